@@ -1,0 +1,2 @@
+//! The `lodge` command.
+fn main() {}

@@ -1,0 +1,109 @@
+//! The domain's error: what kind, a stable reason code, what happened to which object, and how to mend it.
+//!
+//! Adapters have one table each from [`ErrorKind`] to their status codes; nothing here knows a wire type.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What sort of failure it is. Adapters map it to a status code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The caller's input cannot be right, whatever the state.
+    InvalidArgument,
+    /// The named object does not exist.
+    NotFound,
+    /// It exists already.
+    AlreadyExists,
+    /// The state does not allow it now.
+    FailedPrecondition,
+    /// A bound was reached.
+    ResourceExhausted,
+    /// This host, driver or version cannot do it.
+    Unsupported,
+    /// An offset or page is outside what exists.
+    OutOfRange,
+    /// The call was overtaken by another one.
+    Aborted,
+    /// It may work later.
+    Unavailable,
+    /// Stored data cannot be read.
+    DataLoss,
+    /// A fault of Lodge or of the host.
+    Internal,
+}
+
+/// An error of a call. `Display` is the message for the caller; the chain of causes is for the log alone, since it may
+/// name paths of the host.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    reason: &'static str,
+    message: String,
+    hint: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// Result of a domain call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// `reason` is a stable code in UPPER_SNAKE_CASE; `message` says what, and which object.
+    pub fn new(kind: ErrorKind, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { kind, reason, message: message.into(), hint: String::new(), source: None }
+    }
+
+    /// An argument that cannot be right.
+    pub fn invalid(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, reason, message)
+    }
+
+    /// A fault of Lodge or of the host, with its cause.
+    pub fn internal(
+        reason: &'static str,
+        message: impl Into<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self::new(ErrorKind::Internal, reason, message).caused_by(source)
+    }
+
+    /// Adds how to mend it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What sort of failure it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The stable reason code.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// How to mend it; empty if there is nothing to say.
+    pub fn hint_text(&self) -> &str {
+        &self.hint
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|e| e as &(dyn StdError + 'static))
+    }
+}

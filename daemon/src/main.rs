@@ -1,0 +1,2 @@
+//! lodged: the Lodge daemon.
+fn main() {}
