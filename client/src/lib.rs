@@ -1,1 +1,83 @@
-//! lodge-client
+//! Client for Lodge: one persistent Linux sandbox per agent, and one verb, `run`.
+//!
+//! ```
+//! # mod fake { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/mod.rs")); }
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let daemon = fake::Daemon::start().await;
+//! # let endpoint = daemon.endpoint();
+//! # let token = String::from("s3cr3t-t0ken");
+//! use std::time::Duration;
+//! use lodge_client::{Client, EndReason, Event};
+//!
+//! // `Client::from_env()` takes LODGE_ENDPOINT, else unix:///run/lodge/lodged.sock.
+//! let client = Client::connect(endpoint).await?;
+//! // Gets the sandbox of this name, or creates it. Its files stay until it is deleted.
+//! let sandbox = client.sandbox("agent-7").await?;
+//!
+//! let out = sandbox
+//!     .run("echo \"hello $NAME\"; exit 3")
+//!     .env("NAME", "lodge")
+//!     .secret("TOKEN", token)
+//!     .cwd("/tmp")
+//!     .timeout(Duration::from_secs(120))
+//!     .await?;
+//! assert_eq!(out.exit_code(), 3); // a non-zero exit is a result, not an error
+//! assert_eq!(out.end_reason(), EndReason::Exited);
+//! assert_eq!(out.stdout.text().as_str(), "hello lodge\n");
+//!
+//! // The same as a stream of events; one that ends without `Exited` is an error.
+//! let mut events = sandbox.run("seq 3 | wc -l").stream().await?;
+//! while let Some(event) = events.next().await {
+//!     match event? {
+//!         Event::Output { data, .. } => assert_eq!(data, "3\n"),
+//!         Event::Exited(end) => assert!(end.success()),
+//!         Event::Started { .. } | Event::Gap { .. } => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every call needs a tokio runtime. Handles ([`Client`], [`Sandbox`]) are cheap to clone and share one connection,
+//! which is made again by itself after the daemon was restarted.
+#![forbid(unsafe_code)]
+
+mod endpoint; // where a daemon listens, and connecting to it
+mod error; // what can go wrong with a call
+mod wire; // times, durations and deadlines on their way to and from the wire
+
+mod client; // the connection, and calls that concern no one sandbox
+mod sandbox; // the handle of one sandbox
+
+mod acquire; // get-or-create, and what a new sandbox is made of
+mod info; // what the daemon tells about a sandbox
+mod process; // the processes of a sandbox
+
+mod run; // a command on its way: what to run, and how
+mod secret; // values that are not shown and are wiped
+mod upload; // request streams that send a reader's bytes
+
+mod capture; // one output stream, cut to a budget
+mod outcome; // how a run ended, with its output
+mod stream; // a run as it happens
+
+mod image; // importing, listing and removing images
+mod node; // the daemon and its host
+
+pub use acquire::{Acquire, Acquired, Limits};
+pub use capture::{Captured, Text};
+pub use client::Client;
+pub use endpoint::{DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
+pub use error::{ApiError, Error, Result};
+pub use image::{Image, Images, Import, Progress};
+pub use info::{Enforcement, LimitStatus, SandboxInfo, SandboxState};
+pub use node::{Check, CheckStatus, DoctorReport, NodeInfo};
+pub use outcome::{EndReason, Outcome, Output};
+pub use process::Process;
+pub use run::Run;
+pub use sandbox::{LogPart, Sandbox, SandboxRef};
+pub use secret::Secret;
+pub use stream::{Event, RunStream, StdStream};
+/// The gRPC status code in [`ApiError`].
+pub use tonic::Code;

@@ -1,0 +1,147 @@
+//! Get-or-create, and what a new sandbox is made of.
+
+use std::collections::BTreeMap;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+
+use lodge_proto::v1 as pb;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::info::SandboxInfo;
+use crate::sandbox::{Sandbox, SandboxRef};
+use crate::wire::{CALL_DEADLINE, answer, present};
+
+/// What a sandbox may use; `None` takes the server's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory of all runs together, in bytes.
+    pub memory_bytes: Option<i64>,
+    /// Processes and threads of all runs together.
+    pub pids: Option<i64>,
+    /// Processor time per second of wall time, in thousandths of one CPU.
+    pub cpu_millis: Option<i64>,
+    /// Bytes of its files.
+    pub disk_bytes: Option<i64>,
+    /// Open files per process.
+    pub open_files: Option<i64>,
+    /// Size of /dev/shm, in bytes.
+    pub shm_bytes: Option<i64>,
+}
+
+/// Gets a sandbox or creates it. Await it for the [`Sandbox`], or call [`Acquire::acquire`] to learn more.
+#[derive(Debug, Clone)]
+#[must_use = "nothing happens until it is awaited"]
+pub struct Acquire {
+    client: Client,
+    name: String,
+    image: String,
+    env: BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
+    limits: Limits,
+    allow_degraded: bool,
+}
+
+/// A sandbox that was got or created.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Acquired {
+    /// Its handle.
+    pub sandbox: Sandbox,
+    /// What the daemon says of it.
+    pub info: SandboxInfo,
+    /// Whether this very call created it.
+    pub created: bool,
+}
+
+impl Acquire {
+    pub(crate) fn new(client: Client, name: String) -> Self {
+        Self {
+            client,
+            name,
+            image: String::new(),
+            env: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            limits: Limits::default(),
+            allow_degraded: false,
+        }
+    }
+
+    /// Image name or digest; without it the server's default image. Refused if the sandbox exists with another one.
+    pub fn image(mut self, image: impl Into<String>) -> Self {
+        self.image = image.into();
+        self
+    }
+
+    /// A variable that every run gets, if this call creates the sandbox. Never a secret: it is stored and listed.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// A label, if this call creates the sandbox.
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// Limits, if this call creates the sandbox.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Takes a limit that the host cannot enforce as `degraded`, instead of having the call refused.
+    pub fn allow_degraded(mut self) -> Self {
+        self.allow_degraded = true;
+        self
+    }
+
+    /// Gets or creates it, and tells which of the two it was.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a bad name or limit, NOT_FOUND if there is no such image, FAILED_PRECONDITION if the
+    /// sandbox exists with another image.
+    pub async fn acquire(self) -> Result<Acquired> {
+        let mut service = self.client.sandboxes();
+        let request = pb::AcquireRequest {
+            name: self.name,
+            image: self.image,
+            env: self.env.into_iter().collect(),
+            labels: self.labels.into_iter().collect(),
+            limits: Some(self.limits.into_wire()),
+            allow_degraded: self.allow_degraded,
+        };
+        let acquired = answer(Some(CALL_DEADLINE), service.acquire(request)).await?;
+        let sandbox = present(acquired.sandbox, "an acquired sandbox is missing")?;
+        let info = SandboxInfo::from_wire(sandbox)?;
+        let sandbox = Sandbox::new(self.client, SandboxRef::Id(info.id.clone()));
+        Ok(Acquired {
+            sandbox,
+            info,
+            created: acquired.created,
+        })
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Sandbox>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Sandbox>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async { Ok(self.acquire().await?.sandbox) })
+    }
+}
+
+impl Limits {
+    fn into_wire(self) -> pb::Limits {
+        pb::Limits {
+            memory_bytes: self.memory_bytes,
+            pids: self.pids,
+            cpu_millis: self.cpu_millis,
+            disk_bytes: self.disk_bytes,
+            open_files: self.open_files,
+            shm_bytes: self.shm_bytes,
+        }
+    }
+}

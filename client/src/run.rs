@@ -1,0 +1,330 @@
+//! A command on its way: what to run, and how.
+//!
+//! Awaited, it is one unary call, unless its standard input is a reader or too large for one message: then it is a
+//! streaming call whose output is cut to the same budget here.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::io::Cursor;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lodge_proto::v1 as pb;
+use pb::run_spec::Command;
+use pb::start_request::Message;
+use tokio::io::AsyncRead;
+
+use crate::capture::Collector;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::outcome::{Outcome, Output};
+use crate::sandbox::SandboxRef;
+use crate::secret::Secret;
+use crate::stream::{Event, RunStream, StdStream};
+use crate::upload::{Reader, Upload};
+use crate::wire::answer;
+
+/// Standard input up to this goes in one message with the command; a message may have 16 MiB, a script 8 MiB.
+const INLINE_STDIN_BYTES: usize = 4 << 20;
+/// Bytes kept of each stream where the caller does not say; the same as the server's default.
+const DEFAULT_OUTPUT_BYTES: u64 = 1 << 20;
+/// The most bytes kept of each stream; the same as the server's maximum.
+const MAX_OUTPUT_BYTES: u64 = 8 << 20;
+
+/// A command to be run. Await it for its [`Output`], or call [`Run::stream`] for its events as they come.
+#[must_use = "nothing runs until it is awaited"]
+pub struct Run {
+    client: Client,
+    sandbox: SandboxRef,
+    command: Command,
+    env: Vec<(String, String)>,
+    secrets: Vec<(String, Secret)>,
+    cwd: String,
+    user: String,
+    stdin: Stdin,
+    timeout: Option<Duration>,
+    max_output: Option<u64>,
+    cancel_on_disconnect: bool,
+}
+
+enum Stdin {
+    Bytes(Bytes),
+    Reader(Reader),
+}
+
+impl Run {
+    pub(crate) fn shell(client: Client, sandbox: SandboxRef, script: String) -> Self {
+        Self::new(client, sandbox, Command::Shell(script))
+    }
+
+    pub(crate) fn argv(client: Client, sandbox: SandboxRef, args: Vec<String>) -> Self {
+        Self::new(client, sandbox, Command::Argv(pb::Argv { args }))
+    }
+
+    fn new(client: Client, sandbox: SandboxRef, command: Command) -> Self {
+        Self {
+            client,
+            sandbox,
+            command,
+            env: Vec::new(),
+            secrets: Vec::new(),
+            cwd: String::new(),
+            user: String::new(),
+            stdin: Stdin::Bytes(Bytes::new()),
+            timeout: None,
+            max_output: None,
+            cancel_on_disconnect: false,
+        }
+    }
+
+    /// A variable of this call alone. A name given twice is refused by the server.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Variables of this call alone.
+    pub fn envs<I, K, V>(mut self, variables: I) -> Self
+    where
+        I: IntoIterator<Item = (K, V)>,
+        K: Into<String>,
+        V: Into<String>,
+    {
+        self.env
+            .extend(variables.into_iter().map(|(k, v)| (k.into(), v.into())));
+        self
+    }
+
+    /// A variable whose value (at least 4 bytes) is replaced by `«NAME»` in output and logs. A run that has one ends
+    /// with all its processes.
+    pub fn secret(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
+        self.secrets.push((name.into(), value.into()));
+        self
+    }
+
+    /// Working directory, absolute. Without it the image's, else the user's home.
+    pub fn cwd(mut self, cwd: impl Into<String>) -> Self {
+        self.cwd = cwd.into();
+        self
+    }
+
+    /// User name or uid, optionally `:group`. Without it the image's, else `user`, else root.
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = user.into();
+        self
+    }
+
+    /// Bytes for standard input, followed by its end. Without it standard input is /dev/null. Any size works.
+    pub fn stdin(mut self, bytes: impl Into<Bytes>) -> Self {
+        self.stdin = Stdin::Bytes(bytes.into());
+        self
+    }
+
+    /// Standard input as it can be read. The run ends when the command ends, whether or not all was read.
+    pub fn stdin_reader(mut self, reader: impl AsyncRead + Send + 'static) -> Self {
+        self.stdin = Stdin::Reader(Box::pin(reader));
+        self
+    }
+
+    /// How long it may run; zero means no limit. Without it the server's default, usually 120 s. At its end
+    /// everything that the run started is ended, and the result says `TimedOut`. The call itself is given this time
+    /// and a margin; with no limit or the server's default it has no deadline of its own.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Bytes kept of each stream when awaited: 1 MiB without it, 8 MiB at most. Not used by [`Run::stream`].
+    pub fn max_output(mut self, bytes: u64) -> Self {
+        self.max_output = Some(bytes);
+        self
+    }
+
+    /// Ends the run if this client goes away: its future or stream is dropped, or the connection breaks.
+    pub fn cancel_on_disconnect(mut self) -> Self {
+        self.cancel_on_disconnect = true;
+        self
+    }
+
+    /// Starts it and returns its events as they come, uncut.
+    ///
+    /// # Errors
+    /// [`Error::Api`] if the run was refused, so that nothing ran; those of the connection.
+    pub async fn stream(mut self) -> Result<RunStream> {
+        let reader = self.take_reader();
+        let spec = pb::StartSpec {
+            run: Some(self.spec()?),
+            open_stdin: reader.is_some(),
+        };
+        let first = pb::StartRequest {
+            message: Some(Message::Spec(spec)),
+        };
+        let (upload, failure) = Upload::new(first, reader, |bytes| pb::StartRequest {
+            message: Some(Message::Stdin(bytes)),
+        });
+        let deadline = self.deadline();
+        let events = answer(deadline, self.client.exec().start(upload)).await?;
+        Ok(RunStream::new(events, failure, deadline))
+    }
+
+    async fn output(self) -> Result<Output> {
+        let inline = matches!(&self.stdin, Stdin::Bytes(b) if b.len() <= INLINE_STDIN_BYTES);
+        if !inline {
+            return self.collect().await;
+        }
+        let request = pb::RunRequest {
+            spec: Some(self.spec()?),
+        };
+        let response = answer(self.deadline(), self.client.exec().run(request)).await?;
+        Output::from_wire(response)
+    }
+
+    /// The streaming call, cut to the budget as the unary one is.
+    async fn collect(self) -> Result<Output> {
+        let budget = self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES);
+        if budget > MAX_OUTPUT_BYTES {
+            return Err(Error::Argument {
+                what: "max_output",
+                problem: "it is above 8 MiB",
+            });
+        }
+        let mut collected = Collected::new(budget);
+        let mut events = self.stream().await?;
+        while let Some(event) = events.next().await {
+            match event? {
+                Event::Started { .. } => {}
+                Event::Output {
+                    stream,
+                    offset,
+                    data,
+                } => collected.of(stream).push(offset, &data),
+                Event::Gap { stream, to, .. } => collected.of(stream).skip_to(to),
+                Event::Exited(outcome) => return collected.finish(outcome),
+            }
+        }
+        unreachable!("a run's stream ends with its end or with an error")
+    }
+
+    /// What has to be sent after the first message.
+    fn take_reader(&mut self) -> Option<Reader> {
+        match std::mem::replace(&mut self.stdin, Stdin::Bytes(Bytes::new())) {
+            Stdin::Reader(reader) => Some(reader),
+            Stdin::Bytes(bytes) if bytes.len() > INLINE_STDIN_BYTES => {
+                Some(Box::pin(Cursor::new(bytes)))
+            }
+            bytes @ Stdin::Bytes(_) => {
+                self.stdin = bytes;
+                None
+            }
+        }
+    }
+
+    fn spec(&self) -> Result<pb::RunSpec> {
+        let variable = |name: &str, value: &str| pb::EnvVar {
+            name: name.into(),
+            value: value.into(),
+        };
+        Ok(pb::RunSpec {
+            sandbox: Some(self.sandbox.to_wire()),
+            command: Some(self.command.clone()),
+            env: self
+                .env
+                .iter()
+                .map(|(name, value)| variable(name, value))
+                .collect(),
+            secret_env: self
+                .secrets
+                .iter()
+                .map(|(n, v)| variable(n, v.expose()))
+                .collect(),
+            cwd: self.cwd.clone(),
+            user: self.user.clone(),
+            stdin: match &self.stdin {
+                Stdin::Bytes(bytes) => bytes.clone(),
+                Stdin::Reader(_) => Bytes::new(),
+            },
+            timeout: self.timeout.map(timeout_on_wire).transpose()?,
+            max_output_bytes: self.max_output.map(output_on_wire).transpose()?,
+            cancel_on_disconnect: self.cancel_on_disconnect,
+        })
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        let timeout = self.timeout.filter(|timeout| !timeout.is_zero())?;
+        Some(self.client.run_deadline(timeout))
+    }
+}
+
+/// Both output streams of a run that is collected here.
+struct Collected {
+    stdout: Collector,
+    stderr: Collector,
+}
+
+impl Collected {
+    fn new(budget: u64) -> Self {
+        Self {
+            stdout: Collector::new(budget),
+            stderr: Collector::new(budget),
+        }
+    }
+
+    fn of(&mut self, stream: StdStream) -> &mut Collector {
+        match stream {
+            StdStream::Stdout => &mut self.stdout,
+            StdStream::Stderr => &mut self.stderr,
+        }
+    }
+
+    fn finish(self, outcome: Outcome) -> Result<Output> {
+        let stdout = self.stdout.finish(outcome.stdout_bytes)?;
+        let stderr = self.stderr.finish(outcome.stderr_bytes)?;
+        Ok(Output {
+            outcome,
+            stdout,
+            stderr,
+        })
+    }
+}
+
+fn timeout_on_wire(timeout: Duration) -> Result<prost_types::Duration> {
+    prost_types::Duration::try_from(timeout).map_err(|_| Error::Argument {
+        what: "timeout",
+        problem: "it is too long to be sent",
+    })
+}
+
+fn output_on_wire(bytes: u64) -> Result<i64> {
+    i64::try_from(bytes).map_err(|_| Error::Argument {
+        what: "max_output",
+        problem: "it is too large to be sent",
+    })
+}
+
+impl IntoFuture for Run {
+    type Output = Result<Output>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Output>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.output())
+    }
+}
+
+// By hand: the values of variables may be secret even where the caller did not say so.
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |variables: &[(String, String)]| -> Vec<String> {
+            variables.iter().map(|(name, _)| name.clone()).collect()
+        };
+        f.debug_struct("Run")
+            .field("sandbox", &self.sandbox)
+            .field("command", &self.command)
+            .field("env", &names(&self.env))
+            .field("secrets", &self.secrets)
+            .field("cwd", &self.cwd)
+            .field("user", &self.user)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

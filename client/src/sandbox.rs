@@ -1,0 +1,205 @@
+//! The handle of one sandbox.
+
+use bytes::Bytes;
+use lodge_proto::v1 as pb;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::info::SandboxInfo;
+use crate::process::Process;
+use crate::run::Run;
+use crate::stream::StdStream;
+use crate::wire::{CALL_DEADLINE, answer};
+
+/// Names a sandbox. A string converts to a name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SandboxRef {
+    /// The caller's name for it.
+    Name(String),
+    /// The daemon's id for it; never reused.
+    Id(String),
+}
+
+impl From<&str> for SandboxRef {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<String> for SandboxRef {
+    fn from(name: String) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl SandboxRef {
+    pub(crate) fn to_wire(&self) -> pb::SandboxRef {
+        use pb::sandbox_ref::Ref;
+        let named = match self {
+            Self::Name(name) => Ref::Name(name.clone()),
+            Self::Id(id) => Ref::Id(id.clone()),
+        };
+        pb::SandboxRef { r#ref: Some(named) }
+    }
+}
+
+/// One sandbox. Cheap to clone. Dropping it does nothing to the sandbox.
+///
+/// A handle that came from acquiring holds the sandbox's id: once that sandbox was deleted its calls are answered
+/// NOT_FOUND, also if another one has taken the name.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    client: Client,
+    reference: SandboxRef,
+}
+
+/// A part of a run's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogPart {
+    /// Bytes of the stream before `data`; more than was asked for where the log has a gap there.
+    pub offset: u64,
+    /// The bytes.
+    pub data: Bytes,
+    /// Bytes that the stream has so far.
+    pub total_bytes: u64,
+}
+
+impl Sandbox {
+    pub(crate) fn new(client: Client, reference: SandboxRef) -> Self {
+        Self { client, reference }
+    }
+
+    /// What its calls name it by.
+    pub fn reference(&self) -> &SandboxRef {
+        &self.reference
+    }
+
+    /// A script for `bash -c` (`sh -c` where the image has no bash). Nothing runs until the result is awaited.
+    pub fn run(&self, script: impl Into<String>) -> Run {
+        Run::shell(self.client.clone(), self.reference.clone(), script.into())
+    }
+
+    /// A program with its arguments, without a shell. Nothing runs until the result is awaited.
+    pub fn run_argv<I>(&self, argv: I) -> Run
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        let argv = argv.into_iter().map(Into::into).collect();
+        Run::argv(self.client.clone(), self.reference.clone(), argv)
+    }
+
+    /// What the daemon knows of it. Never wakes it.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist.
+    pub async fn info(&self) -> Result<SandboxInfo> {
+        let request = pb::GetSandboxRequest {
+            sandbox: self.wire_ref(),
+        };
+        let call = answer(Some(CALL_DEADLINE), self.client.sandboxes().get(request)).await;
+        SandboxInfo::from_wire(call?)
+    }
+
+    /// Starts it if it is stopped. A run does so by itself.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist; FAILED_PRECONDITION if it is damaged.
+    pub async fn start(&self) -> Result<SandboxInfo> {
+        let request = pb::StartSandboxRequest {
+            sandbox: self.wire_ref(),
+        };
+        let call = answer(Some(CALL_DEADLINE), self.client.sandboxes().start(request)).await;
+        SandboxInfo::from_wire(call?)
+    }
+
+    /// Ends all its processes and keeps its files.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist.
+    pub async fn stop(&self) -> Result<SandboxInfo> {
+        let request = pb::StopSandboxRequest {
+            sandbox: self.wire_ref(),
+        };
+        let call = answer(Some(CALL_DEADLINE), self.client.sandboxes().stop(request)).await;
+        SandboxInfo::from_wire(call?)
+    }
+
+    /// Ends all its processes and removes its files. Works from every state.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist.
+    pub async fn delete(&self) -> Result<()> {
+        let request = pb::DeleteSandboxRequest {
+            sandbox: self.wire_ref(),
+        };
+        answer(Some(CALL_DEADLINE), self.client.sandboxes().delete(request)).await?;
+        Ok(())
+    }
+
+    /// Its live processes, by pid. Never wakes it.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist.
+    pub async fn ps(&self) -> Result<Vec<Process>> {
+        let request = pb::ListProcessesRequest {
+            sandbox: self.wire_ref(),
+        };
+        let call = answer(
+            Some(CALL_DEADLINE),
+            self.client.exec().list_processes(request),
+        )
+        .await;
+        call?
+            .processes
+            .into_iter()
+            .map(Process::from_wire)
+            .collect()
+    }
+
+    /// Ends every process of a run: SIGTERM, two seconds, then SIGKILL. Returns how many were ended; zero if the run
+    /// had none left.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the sandbox or the run does not exist.
+    pub async fn kill(&self, run_id: impl Into<String>) -> Result<u32> {
+        let request = pb::KillRequest {
+            sandbox: self.wire_ref(),
+            run_id: run_id.into(),
+        };
+        let call = answer(Some(CALL_DEADLINE), self.client.exec().kill(request)).await;
+        Ok(call?.killed)
+    }
+
+    /// Reads at most `limit` bytes (zero takes 64 KiB, the maximum is 1 MiB) of what a run wrote, from `offset` on.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the sandbox or the run does not exist, OUT_OF_RANGE beyond the end.
+    pub async fn read_log(
+        &self,
+        run_id: impl Into<String>,
+        stream: StdStream,
+        offset: u64,
+        limit: u32,
+    ) -> Result<LogPart> {
+        let request = pb::ReadLogRequest {
+            sandbox: self.wire_ref(),
+            run_id: run_id.into(),
+            stream: stream.to_wire(),
+            offset,
+            limit,
+        };
+        let part = answer(Some(CALL_DEADLINE), self.client.exec().read_log(request)).await?;
+        Ok(LogPart {
+            offset: part.offset,
+            data: part.data,
+            total_bytes: part.total_bytes,
+        })
+    }
+
+    // Every request that concerns a sandbox has its reference as an optional message.
+    fn wire_ref(&self) -> Option<pb::SandboxRef> {
+        Some(self.reference.to_wire())
+    }
+}

@@ -1,0 +1,53 @@
+//! Times, durations and deadlines on their way to and from the wire.
+
+use std::future::Future;
+use std::time::{Duration, SystemTime};
+
+use tonic::{Response, Status};
+
+use crate::error::{Error, Result};
+
+/// How long a call that runs nothing may take. Starting a sandbox takes milliseconds; removing one with millions of
+/// files is what needs the rest.
+pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Waits for a call's answer, for as long as `limit` says; `None` is without end (a dead connection is noticed by
+/// HTTP/2 pings all the same).
+pub(crate) async fn answer<T>(
+    limit: Option<Duration>,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T> {
+    let response = match limit {
+        Some(after) => tokio::time::timeout(after, call)
+            .await
+            .map_err(|_| Error::Deadline { after })?,
+        None => call.await,
+    };
+    Ok(response?.into_inner())
+}
+
+pub(crate) fn duration(wire: prost_types::Duration) -> Result<Duration> {
+    Duration::try_from(wire).map_err(|_| Error::Protocol {
+        what: "a duration is out of range",
+    })
+}
+
+pub(crate) fn time(wire: prost_types::Timestamp) -> Result<SystemTime> {
+    SystemTime::try_from(wire).map_err(|_| Error::Protocol {
+        what: "a time is out of range",
+    })
+}
+
+/// A message that the API's contract says is there.
+pub(crate) fn present<T>(field: Option<T>, what: &'static str) -> Result<T> {
+    field.ok_or(Error::Protocol { what })
+}
+
+/// Seconds, or milliseconds where it is less than one.
+pub(crate) fn in_words(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        format!("{} ms", duration.as_millis())
+    } else {
+        format!("{} s", duration.as_secs())
+    }
+}
