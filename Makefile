@@ -1,0 +1,99 @@
+# Everything a person or CI does with this tree. Each target brings what it needs from Debian's or Ubuntu's packages;
+# Rust itself is taken as given. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO  ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+# Recipes that `make image` builds.
+IMAGES ?= base
+# Which rows `make bench` measures (all by default) and how many samples each gets.
+ROWS ?=
+SAMPLES ?= 200
+
+BINDIR     := $(DESTDIR)$(PREFIX)/bin
+UNITDIR    := $(DESTDIR)$(PREFIX)/lib/systemd/system
+SYSUSERDIR := $(DESTDIR)$(PREFIX)/lib/sysusers.d
+CONFDIR    := $(DESTDIR)/etc/lodge
+
+# $(call need_root,what for)
+need_root = [ "$$(id -u)" -eq 0 ] || { echo "make $@ needs root ($(1)): run it as root, e.g. with sudo" >&2; exit 1; }
+
+.PHONY: help deps nextest build release lint test mutations doc bench bench-peers bench-peers-stop demo image install clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: ## install the packages that building and testing need
+	@scripts/deps.sh build image python
+
+nextest:
+	@cargo nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
+
+build: ## build the daemon and the command, for development
+	@scripts/deps.sh build
+	$(CARGO) build --workspace --bins
+
+release: ## build the daemon and the command, optimised
+	@scripts/deps.sh build
+	$(CARGO) build --release -p lodged -p lodge-client
+
+lint: nextest ## formatting, clippy, direction of the dependencies, licences
+	@scripts/deps.sh build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) nextest run -p lodge-tests -E 'binary(layers)'
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check bans licenses sources; \
+	else echo "lint: cargo-deny is not installed, licences are not checked (cargo install cargo-deny --locked)"; fi
+
+test: deps nextest build ## all tests; needs root
+	@$(call need_root,it makes namespaces, cgroups and mounts)
+	@scripts/base-image.sh base target/debug/lodge
+	$(CARGO) test --workspace --doc
+	$(CARGO) nextest run --workspace
+
+mutations: deps nextest build ## break the product line by line and see that a test turns red; needs root
+	@$(call need_root,its tests make sandboxes)
+	@scripts/base-image.sh base target/debug/lodge
+	tests/mutations/check.sh
+
+doc: ## API documentation in target/doc
+	@scripts/deps.sh build
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+demo: build ## real commands in a real sandbox, from nothing; needs root
+	@$(call need_root,it starts the daemon)
+	@scripts/base-image.sh base target/debug/lodge
+	@scripts/demo.sh target/debug
+
+bench: release ## speed against posix_spawn, docker and runc; needs root; ROWS="..." SAMPLES=n
+	@$(call need_root,it makes sandboxes)
+	@scripts/base-image.sh base target/release/lodge
+	$(CARGO) build --release -p lodge-tests --bin bench
+	target/release/bench --samples $(SAMPLES) $(ROWS)
+
+bench-peers: ## install and start docker, containerd and runc for the bench; needs root
+	@$(call need_root,it installs packages and starts daemons)
+	@scripts/bench-peers.sh start
+
+bench-peers-stop: ## stop what bench-peers started; needs root
+	@$(call need_root,it ends daemons of root)
+	@scripts/bench-peers.sh stop
+
+image: build ## build the archives of IMAGES (base) under target/images; needs root
+	@$(call need_root,files of an image have owners)
+	@for image in $(IMAGES); do scripts/base-image.sh $$image target/debug/lodge; \
+	  echo "target/images/$$image.tar is ready: lodge image import $$image target/images/$$image.tar"; done
+
+install: release ## binaries, unit and example configuration, under DESTDIR and PREFIX
+	install -D -m 0755 -t "$(BINDIR)" target/release/lodged target/release/lodge
+	install -d "$(UNITDIR)"
+	sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/lodged.service >"$(UNITDIR)/lodged.service"
+	install -D -m 0644 packaging/lodge.sysusers "$(SYSUSERDIR)/lodge.conf"
+	install -D -m 0644 packaging/lodged.toml "$(CONFDIR)/lodged.toml.example"
+
+clean: ## remove everything that was built
+	$(CARGO) clean
