@@ -149,13 +149,7 @@ impl Import {
             });
         let mut service = self.client.image_service();
         let mut on_progress = self.on_progress;
-        // A daemon may answer only once it has the whole archive: the reader's failure has to be seen before that.
-        let mut call = Box::pin(service.import(upload));
-        let response = poll_fn(|cx| match failure.poll(cx) {
-            Poll::Ready(error) => Poll::Ready(Err(Error::Upload(error))),
-            Poll::Pending => call.as_mut().poll(cx).map_err(Error::from),
-        });
-        let mut events = response.await?.into_inner();
+        let mut events = failure.or_response(service.import(upload)).await?;
         while let Some(event) = next_event(&mut events, &mut failure).await? {
             match event {
                 Event::Image(image) => return Image::from_wire(image),

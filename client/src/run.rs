@@ -23,7 +23,7 @@ use crate::sandbox::SandboxRef;
 use crate::secret::Secret;
 use crate::stream::{Event, RunStream, StdStream};
 use crate::upload::{Reader, Upload};
-use crate::wire::answer;
+use crate::wire::{answer, within};
 
 /// Standard input up to this goes in one message with the command; a message may have 16 MiB, a script 8 MiB.
 const INLINE_STDIN_BYTES: usize = 4 << 20;
@@ -160,11 +160,13 @@ impl Run {
         let first = pb::StartRequest {
             message: Some(Message::Spec(spec)),
         };
-        let (upload, failure) = Upload::new(first, reader, |bytes| pb::StartRequest {
+        let (upload, mut failure) = Upload::new(first, reader, |bytes| pb::StartRequest {
             message: Some(Message::Stdin(bytes)),
         });
         let deadline = self.deadline();
-        let events = answer(deadline, self.client.exec().start(upload)).await?;
+        let mut service = self.client.exec();
+        let started = failure.or_response(service.start(upload));
+        let events = within(deadline, started).await?;
         Ok(RunStream::new(events, failure, deadline))
     }
 

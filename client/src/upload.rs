@@ -4,15 +4,18 @@
 //! then stays open and silent, and whoever waits for the answer learns of the failure through [`UploadFailure`] and
 //! drops the call.
 
-use std::future::Future as _;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_core::Stream;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::oneshot;
+use tonic::{Response, Status};
+
+use crate::error::{Error, Result};
 
 /// Bytes per message: large enough that the cost per message does not matter, well below the server's 1 MiB.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -96,6 +99,19 @@ impl<M> Stream for Upload<M> {
 }
 
 impl UploadFailure {
+    /// Waits for a call to be taken up, which the other side may do only once it has all of the bytes.
+    pub(crate) async fn or_response<T>(
+        &mut self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T> {
+        let mut call = pin!(call);
+        let response = poll_fn(|cx| match self.poll(cx) {
+            Poll::Ready(error) => Poll::Ready(Err(Error::Upload(error))),
+            Poll::Pending => call.as_mut().poll(cx).map_err(Error::from),
+        });
+        Ok(response.await?.into_inner())
+    }
+
     /// Ready once the reader failed; pending for ever if it ended well.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let Some(failure) = &mut self.0 else {

@@ -11,19 +11,26 @@ use crate::error::{Error, Result};
 /// files is what needs the rest.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Waits for a call's answer, for as long as `limit` says; `None` is without end (a dead connection is noticed by
-/// HTTP/2 pings all the same).
+/// Waits for a call's answer, for as long as `limit` says.
 pub(crate) async fn answer<T>(
     limit: Option<Duration>,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T> {
-    let response = match limit {
-        Some(after) => tokio::time::timeout(after, call)
-            .await
-            .map_err(|_| Error::Deadline { after })?,
-        None => call.await,
-    };
-    Ok(response?.into_inner())
+    within(limit, async { Ok(call.await?.into_inner()) }).await
+}
+
+/// Waits for as long as `limit` says; `None` is without end (a dead connection is noticed by HTTP/2 pings all the same).
+pub(crate) async fn within<T>(
+    limit: Option<Duration>,
+    wanted: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match limit {
+        None => wanted.await,
+        Some(after) => match tokio::time::timeout(after, wanted).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Deadline { after }),
+        },
+    }
 }
 
 pub(crate) fn duration(wire: prost_types::Duration) -> Result<Duration> {

@@ -1,0 +1,420 @@
+// A stand-in for the daemon: speaks its API over a unix socket and runs commands on the host with `sh`, without any
+// isolation. It is for tests of the client alone; what the real daemon does is tested in the workspace's `tests/`.
+// Scripts that start with `fake:` misbehave in ways that a sound daemon does not.
+//
+// Included by the crate's example as well, hence no inner attributes or doc comments.
+
+use std::pin::Pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+use lodge_proto::v1 as pb;
+use pb::exec_service_server::{ExecService, ExecServiceServer};
+use pb::image_service_server::{ImageService, ImageServiceServer};
+use pb::run_event::Event;
+use pb::run_spec::Command as Form;
+use pb::sandbox_service_server::{SandboxService, SandboxServiceServer};
+use pb::start_request::Message;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixListener;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+/// The id of every sandbox and run of the fake.
+pub(crate) const ID: &str = "00000000000000000000";
+/// Bytes that a message may have; the same as the real server's.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+/// A running fake. Ends with the runtime.
+pub(crate) struct Daemon {
+    dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    pub(crate) async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let listener = UnixListener::bind(dir.path().join("sock")).expect("a socket in it");
+        let exec = ExecServiceServer::new(Fake).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let server = tonic::transport::Server::builder()
+            .add_service(exec)
+            .add_service(SandboxServiceServer::new(Fake))
+            .add_service(ImageServiceServer::new(Fake));
+        tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
+        Self { dir }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("unix://{}", self.dir.path().join("sock").display())
+    }
+}
+
+struct Fake;
+
+type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl ExecService for Fake {
+    type StartStream = Events<pb::RunEvent>;
+
+    async fn run(&self, request: Request<pb::RunRequest>) -> Answer<pb::RunResponse> {
+        let spec = request.into_inner().spec.expect("a spec");
+        match script(&spec) {
+            "fake:refuse" => return Err(refusal()),
+            "fake:hang" => std::future::pending().await,
+            "fake:unknown-end" => return Ok(Response::new(ended(pb::EndReason::Unspecified, 0))),
+            "fake:timed-out" => return Ok(Response::new(ended(pb::EndReason::TimedOut, 124))),
+            "fake:lost" => return Ok(Response::new(ended(pb::EndReason::Lost, -1))),
+            _ => {}
+        }
+        let mut child = spawn(&spec);
+        let mut stdin = child.stdin.take().expect("it is piped");
+        // A command that does not read all of it is none of our business.
+        let _ = stdin.write_all(&spec.stdin).await;
+        drop(stdin);
+        let output = child
+            .wait_with_output()
+            .await
+            .expect("it can be waited for");
+        let (stdout, stderr) = (output.stdout, output.stderr);
+        Ok(Response::new(pb::RunResponse {
+            result: Some(result(output.status, stdout.len(), stderr.len())),
+            stdout: Some(whole(stdout)),
+            stderr: Some(whole(stderr)),
+        }))
+    }
+
+    async fn start(
+        &self,
+        request: Request<Streaming<pb::StartRequest>>,
+    ) -> Answer<Self::StartStream> {
+        let mut messages = request.into_inner();
+        let first = messages.message().await?.expect("a first message");
+        let Some(Message::Spec(start)) = first.message else {
+            panic!("no spec comes first")
+        };
+        let spec = start.run.expect("a spec");
+        let output = |data: &str| {
+            Event::Output(pb::OutputChunk {
+                stream: pb::Stream::Stdout.into(),
+                offset: 0,
+                data: data.to_owned().into(),
+            })
+        };
+        let scripted = match script(&spec) {
+            "fake:refuse" => return Err(refusal()),
+            "fake:cut" => vec![Ok(started()), Ok(event(output("part")))],
+            "fake:broken" => vec![Ok(started()), Err(refusal())],
+            "fake:hang" => {
+                let hanging = tokio_stream::once(Ok(started())).chain(tokio_stream::pending());
+                return Ok(Response::new(Box::pin(hanging)));
+            }
+            "fake:gap" => {
+                let stream = pb::Stream::Stdout.into();
+                let exited = ended(pb::EndReason::Exited, 0).result.expect("it has one");
+                let exited = pb::RunResult {
+                    stdout_bytes: 10,
+                    ..exited
+                };
+                vec![
+                    Ok(started()),
+                    Ok(event(output("part"))),
+                    Ok(event(Event::Gap(pb::Gap {
+                        stream,
+                        from: 4,
+                        to: 10,
+                    }))),
+                    Ok(event(Event::Exited(exited))),
+                ]
+            }
+            _ => return Ok(Response::new(stream(spawn(&spec), spec, messages))),
+        };
+        Ok(Response::new(Box::pin(tokio_stream::iter(scripted))))
+    }
+
+    async fn read_log(&self, _: Request<pb::ReadLogRequest>) -> Answer<pb::ReadLogResponse> {
+        Err(Status::unimplemented("not in the fake"))
+    }
+
+    async fn list_processes(
+        &self,
+        _: Request<pb::ListProcessesRequest>,
+    ) -> Answer<pb::ListProcessesResponse> {
+        let process = pb::Process {
+            run_id: ID.into(),
+            pid: 7,
+            state: "S".into(),
+            command: "evil \u{1b}[2J\nname".into(),
+            ..pb::Process::default()
+        };
+        Ok(Response::new(pb::ListProcessesResponse {
+            processes: vec![process],
+        }))
+    }
+
+    async fn kill(&self, _: Request<pb::KillRequest>) -> Answer<pb::KillResponse> {
+        Ok(Response::new(pb::KillResponse { killed: 1 }))
+    }
+}
+
+#[tonic::async_trait]
+impl SandboxService for Fake {
+    async fn acquire(&self, request: Request<pb::AcquireRequest>) -> Answer<pb::AcquireResponse> {
+        let request = request.into_inner();
+        if request.name.starts_with('-') {
+            return Err(refusal());
+        }
+        let sandbox = pb::Sandbox {
+            name: request.name,
+            image: request.image,
+            ..sandbox()
+        };
+        Ok(Response::new(pb::AcquireResponse {
+            sandbox: Some(sandbox),
+            created: true,
+        }))
+    }
+
+    async fn get(&self, _: Request<pb::GetSandboxRequest>) -> Answer<pb::Sandbox> {
+        Ok(Response::new(sandbox()))
+    }
+
+    async fn list(
+        &self,
+        request: Request<pb::ListSandboxesRequest>,
+    ) -> Answer<pb::ListSandboxesResponse> {
+        // Two pages, so that a client that forgets the second one is caught.
+        let (name, next) = match request.into_inner().page_token.as_str() {
+            "" => ("first", "more"),
+            _ => ("second", ""),
+        };
+        let sandboxes = vec![pb::Sandbox {
+            name: name.into(),
+            ..sandbox()
+        }];
+        Ok(Response::new(pb::ListSandboxesResponse {
+            sandboxes,
+            next_page_token: next.into(),
+        }))
+    }
+
+    async fn start(&self, _: Request<pb::StartSandboxRequest>) -> Answer<pb::Sandbox> {
+        Ok(Response::new(sandbox()))
+    }
+
+    async fn stop(&self, _: Request<pb::StopSandboxRequest>) -> Answer<pb::Sandbox> {
+        Ok(Response::new(sandbox()))
+    }
+
+    async fn delete(
+        &self,
+        _: Request<pb::DeleteSandboxRequest>,
+    ) -> Answer<pb::DeleteSandboxResponse> {
+        Ok(Response::new(pb::DeleteSandboxResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl ImageService for Fake {
+    type ImportStream = Events<pb::ImportEvent>;
+
+    /// Answers with an image whose size is what came, and whose digest is the name that was asked for.
+    async fn import(
+        &self,
+        request: Request<Streaming<pb::ImportRequest>>,
+    ) -> Answer<Self::ImportStream> {
+        let mut messages = request.into_inner();
+        let mut image = pb::Image::default();
+        while let Some(message) = messages.message().await? {
+            match message.message.expect("no empty message") {
+                pb::import_request::Message::Spec(spec) => image.names.push(spec.name),
+                pb::import_request::Message::Chunk(chunk) => image.size_bytes += chunk.len() as u64,
+            }
+        }
+        let progress = pb::ImportProgress {
+            stage: "unpacking".into(),
+            bytes: 1,
+            entries: 1,
+        };
+        let events = [
+            pb::import_event::Event::Progress(progress),
+            pb::import_event::Event::Image(image),
+        ];
+        let events = events.map(|event| Ok(pb::ImportEvent { event: Some(event) }));
+        Ok(Response::new(Box::pin(tokio_stream::iter(events))))
+    }
+
+    async fn list(&self, _: Request<pb::ListImagesRequest>) -> Answer<pb::ListImagesResponse> {
+        Ok(Response::new(pb::ListImagesResponse::default()))
+    }
+
+    async fn remove(&self, _: Request<pb::RemoveImageRequest>) -> Answer<pb::RemoveImageResponse> {
+        Ok(Response::new(pb::RemoveImageResponse { removed: true }))
+    }
+}
+
+fn sandbox() -> pb::Sandbox {
+    let state = pb::SandboxState::Running.into();
+    pb::Sandbox {
+        id: ID.into(),
+        name: "fake".into(),
+        state,
+        ..pb::Sandbox::default()
+    }
+}
+
+fn refusal() -> Status {
+    let hint = [("hint".to_owned(), "ask for less".to_owned())];
+    let details = ErrorDetails::with_error_info("TOO_MUCH", "lodge", hint);
+    Status::with_error_details(tonic::Code::ResourceExhausted, "that is too much", details)
+}
+
+fn script(spec: &pb::RunSpec) -> &str {
+    match &spec.command {
+        Some(Form::Shell(script)) => script,
+        _ => "",
+    }
+}
+
+fn spawn(spec: &pb::RunSpec) -> Child {
+    let mut command = match spec.command.as_ref().expect("a command") {
+        Form::Shell(script) => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]);
+            shell
+        }
+        Form::Argv(argv) => {
+            let mut program = Command::new(&argv.args[0]);
+            program.args(&argv.args[1..]);
+            program
+        }
+    };
+    if !spec.cwd.is_empty() {
+        command.current_dir(&spec.cwd);
+    }
+    let variables = spec.env.iter().chain(&spec.secret_env);
+    command
+        .envs(variables.map(|v| (&v.name, &v.value)))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the command can be started")
+}
+
+fn result(status: std::process::ExitStatus, stdout: usize, stderr: usize) -> pb::RunResult {
+    use std::os::unix::process::ExitStatusExt as _;
+    let (end_reason, exit_code) = match (status.code(), status.signal()) {
+        (Some(code), _) => (pb::EndReason::Exited, code),
+        (None, signal) => (
+            pb::EndReason::Signaled,
+            128 + signal.expect("one of the two"),
+        ),
+    };
+    pb::RunResult {
+        run_id: ID.into(),
+        end_reason: end_reason.into(),
+        exit_code,
+        signal: status.signal(),
+        wait_status: Some(status.into_raw()),
+        duration: prost_types::Duration::try_from(Duration::from_millis(5)).ok(),
+        stdout_bytes: stdout as u64,
+        stderr_bytes: stderr as u64,
+        ..pb::RunResult::default()
+    }
+}
+
+fn whole(bytes: Vec<u8>) -> pb::Output {
+    let total_bytes = bytes.len() as u64;
+    pb::Output {
+        head: bytes.into(),
+        total_bytes,
+        ..pb::Output::default()
+    }
+}
+
+fn ended(reason: pb::EndReason, exit_code: i32) -> pb::RunResponse {
+    let end_reason = reason.into();
+    let result = pb::RunResult {
+        run_id: ID.into(),
+        end_reason,
+        exit_code,
+        ..Default::default()
+    };
+    pb::RunResponse {
+        result: Some(result),
+        ..pb::RunResponse::default()
+    }
+}
+
+fn event(event: Event) -> pb::RunEvent {
+    pb::RunEvent { event: Some(event) }
+}
+
+fn started() -> pb::RunEvent {
+    event(Event::Started(pb::Started { run_id: ID.into() }))
+}
+
+/// Runs the child and sends what it writes; the stream ends with its end.
+fn stream(
+    mut child: Child,
+    spec: pb::RunSpec,
+    mut messages: Streaming<pb::StartRequest>,
+) -> Events<pb::RunEvent> {
+    let (events, receiver) = mpsc::channel(16);
+    let mut stdin = child.stdin.take().expect("it is piped");
+    let feeder = tokio::spawn(async move {
+        let _ = stdin.write_all(&spec.stdin).await;
+        while let Ok(Some(message)) = messages.message().await {
+            if let Some(Message::Stdin(bytes)) = message.message
+                && stdin.write_all(&bytes).await.is_err()
+            {
+                break;
+            }
+        }
+    });
+    tokio::spawn(async move {
+        let _ = events.send(Ok(started())).await;
+        let out = child.stdout.take().expect("it is piped");
+        let err = child.stderr.take().expect("it is piped");
+        let (stdout, stderr) = tokio::join!(
+            forward(out, pb::Stream::Stdout, events.clone()),
+            forward(err, pb::Stream::Stderr, events.clone()),
+        );
+        let status = child.wait().await.expect("it can be waited for");
+        feeder.abort();
+        let _ = events
+            .send(Ok(event(Event::Exited(result(status, stdout, stderr)))))
+            .await;
+    });
+    Box::pin(ReceiverStream::new(receiver))
+}
+
+async fn forward(
+    mut pipe: impl tokio::io::AsyncRead + Unpin,
+    stream: pb::Stream,
+    events: mpsc::Sender<Result<pb::RunEvent, Status>>,
+) -> usize {
+    let mut offset = 0;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = pipe.read(&mut buffer).await.expect("the pipe can be read");
+        if count == 0 {
+            return offset;
+        }
+        let data = buffer[..count].to_vec().into();
+        let chunk = pb::OutputChunk {
+            stream: stream.into(),
+            offset: offset as u64,
+            data,
+        };
+        offset += count;
+        // Nobody listens any more: go on reading, so that the child is not held up.
+        let _ = events.send(Ok(event(Event::Output(chunk)))).await;
+    }
+}
