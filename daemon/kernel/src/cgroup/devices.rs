@@ -1,0 +1,43 @@
+//! Which device nodes may be opened: a second lock behind `mknod` being refused in the user namespace.
+//!
+//! v1 only. On a v2-only host the same takes a BPF program on the group, which Lodge does not load yet.
+
+use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
+
+use super::directory::Directory;
+use super::error::{Error, Result};
+
+/// Any number, in the notation of cgroups-rs.
+const ANY: i64 = -1;
+/// Opening only: nobody in a sandbox makes device nodes.
+const OPEN: [DevicePermissions; 2] = [DevicePermissions::Read, DevicePermissions::Write];
+
+/// Character devices that a sandbox may open, by major and minor number.
+const ALLOWED: [(i64, i64, &str); 8] = [
+    (1, 3, "null"),
+    (1, 5, "zero"),
+    (1, 7, "full"),
+    (1, 8, "random"),
+    (1, 9, "urandom"),
+    (5, 0, "tty: the process's own terminal"),
+    (5, 2, "ptmx: new terminals of the sandbox's own devpts"),
+    (136, ANY, "pts: terminals of the sandbox's own devpts"),
+];
+
+/// Denies every device in `group`, then allows those above. A refused write is an error: a sandbox never starts with
+/// more devices than it should have.
+pub(super) fn restrict(group: &Directory) -> Result<()> {
+    let devices = DevicesController::new(group.path().into(), group.path().into());
+    let refused = |source| Error::Devices {
+        path: group.path().into(),
+        source,
+    };
+    devices
+        .deny_device(DeviceType::All, ANY, ANY, &DevicePermissions::all())
+        .map_err(refused)?;
+    ALLOWED.iter().try_for_each(|&(major, minor, _)| {
+        devices
+            .allow_device(DeviceType::Char, major, minor, &OPEN)
+            .map_err(refused)
+    })
+}

@@ -1,0 +1,159 @@
+//! The group that holds all sandboxes of this daemon, in every hierarchy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::controller::{Controller, Hierarchy};
+use super::devices;
+use super::directory::{Directory, check_name};
+use super::error::Result;
+use super::limits::Limits;
+use super::removal;
+use super::sandbox::{self, SandboxGroup};
+
+/// The parent of all sandbox groups. Cheap to clone; its calls block on the kernel for well under a millisecond each,
+/// except where they say that they wait.
+#[derive(Debug, Clone)]
+pub struct Parent {
+    pub(super) trees: Arc<Trees>,
+}
+
+/// The parent's directory in each hierarchy.
+#[derive(Debug)]
+pub(super) struct Trees {
+    pub(super) v2: Directory,
+    /// Our controllers that live in v2.
+    pub(super) v2_controllers: Vec<Controller>,
+    pub(super) v1: Vec<(Hierarchy, Directory)>,
+}
+
+impl Parent {
+    /// Opens or makes the parent in each hierarchy, and lets v2 hand its controllers down to it and through it.
+    pub(super) fn ensure(
+        name: &str,
+        v2_base: &Directory,
+        v2_controllers: &[Controller],
+        v1: &[Hierarchy],
+    ) -> Result<Self> {
+        check_name(name)?;
+        let v2 = v2_base.ensure_child(name)?;
+        for controller in v2_controllers {
+            for group in [v2_base, &v2] {
+                // One at a time, and a refusal is no error here: what is not in force shows in the effective limits.
+                group
+                    .write("cgroup.subtree_control", &format!("+{controller}"))
+                    .ok();
+            }
+        }
+        let v1 = v1.iter().map(|hierarchy| {
+            let group = Directory::open(&hierarchy.base)?.ensure_child(name)?;
+            if hierarchy.has(Controller::Memory) {
+                count_subtree(&group)?;
+            }
+            Ok((hierarchy.clone(), group))
+        });
+        let v1 = v1.collect::<Result<_>>()?;
+        Ok(Self {
+            trees: Arc::new(Trees {
+                v2,
+                v2_controllers: v2_controllers.into(),
+                v1,
+            }),
+        })
+    }
+
+    /// Makes the groups of a new sandbox, with its device rules, and its limits where v1 has their controllers (v2 takes
+    /// them in [`SandboxGroup::apply_limits`]). An empty leftover of that name is replaced. `base_uid` is the host
+    /// uid that may move processes inside it.
+    ///
+    /// # Errors
+    /// [`Error::Populated`](super::Error::Populated) if a group of that name has processes;
+    /// [`Error::Devices`](super::Error::Devices) if the device rules are refused;
+    /// [`Error::File`](super::Error::File); [`Error::Name`](super::Error::Name). Nothing is left behind.
+    pub fn create(&self, sandbox: &str, base_uid: u32, limits: &Limits) -> Result<SandboxGroup> {
+        check_name(sandbox)?;
+        match self.trees.v2.create(sandbox) {
+            Err(error) if error.errno() == Some(Errno::EEXIST) => {
+                removal::remove(&self.trees, sandbox, Duration::ZERO)?;
+                self.trees.v2.create(sandbox)?;
+            }
+            made => made?,
+        }
+        let made = self
+            .fill(sandbox, base_uid)
+            .and_then(|()| self.open(sandbox));
+        match made {
+            Ok(group) => {
+                // What is refused here is refused again, with its reason, when the effective limits are asked for.
+                group.limit_v1(limits);
+                Ok(group)
+            }
+            Err(error) => {
+                // The first error is the one to report.
+                removal::remove(&self.trees, sandbox, Duration::ZERO).ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the groups of a sandbox that an earlier daemon made.
+    ///
+    /// # Errors
+    /// [`Error::File`](super::Error::File) with ENOENT if there are none, or if they are incomplete:
+    /// [`Parent::discard`] clears both.
+    pub fn open(&self, sandbox: &str) -> Result<SandboxGroup> {
+        check_name(sandbox)?;
+        SandboxGroup::open(sandbox, Arc::clone(&self.trees))
+    }
+
+    /// The sandboxes that have groups, in no particular order.
+    ///
+    /// # Errors
+    /// [`Error::File`](super::Error::File) if the parent cannot be listed.
+    pub fn sandboxes(&self) -> Result<Vec<String>> {
+        self.trees.v2.children()
+    }
+
+    /// Kills whatever is in a sandbox's groups and removes them, also if they are incomplete or missing. Waits up to five
+    /// seconds for the processes to go.
+    ///
+    /// # Errors
+    /// [`Error::Populated`](super::Error::Populated) if a process outlives that;
+    /// [`Error::File`](super::Error::File); [`Error::Name`](super::Error::Name).
+    pub fn discard(&self, sandbox: &str) -> Result<()> {
+        check_name(sandbox)?;
+        match self.trees.v2.child(sandbox) {
+            Ok(group) => group.write("cgroup.kill", "1")?,
+            Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+        removal::remove(&self.trees, sandbox, removal::PATIENCE)
+    }
+
+    /// Everything below the v2 group that `create` has made.
+    fn fill(&self, name: &str, base_uid: u32) -> Result<()> {
+        sandbox::fill_v2(&self.trees.v2.child(name)?, base_uid)?;
+        for (hierarchy, parent) in &self.trees.v1 {
+            let group = parent.ensure_child(name)?;
+            if hierarchy.has(Controller::Devices) {
+                devices::restrict(&group)?;
+            }
+            if hierarchy.has_limits() {
+                group.ensure_child(sandbox::HOLDER)?;
+                group.ensure_child(sandbox::RUNS)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Before Linux 5.11 a v1 memory group counts its children only if told to, before it has any.
+fn count_subtree(group: &Directory) -> Result<()> {
+    const FILE: &str = "memory.use_hierarchy";
+    match group.read(FILE) {
+        Ok(value) if value.trim() == "0" => group.write(FILE, "1"),
+        _ => Ok(()),
+    }
+}
