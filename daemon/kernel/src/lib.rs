@@ -1,1 +1,9 @@
-//! lodge-kernel
+//! Thin, safe layers over the Linux kernel. No tokio, no wire types, no domain words.
+//!
+//! Reading order:
+
+pub mod sys; // one system call each; the only unsafe code
+pub mod identity; // becoming a host uid that nobody else has, and mapping it
+pub mod mount; // file systems and bind mounts by descriptor
+pub mod cgroup; // groups, limits, kill and counters on v2, hybrid and v1
+pub mod seccomp; // which system calls a sandbox may make

@@ -1,0 +1,63 @@
+//! Deadlines: the holder alone enforces them, by its monotonic clock, and they stand still while the sandbox is frozen.
+
+use super::run::{Cause, Ending};
+use super::run_table::RunTable;
+
+impl RunTable {
+    /// The next time at which something has to be done, in nanoseconds; none while frozen.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        if self.frozen_since_ns.is_some() {
+            return None;
+        }
+        let due = self.runs.iter().flat_map(|run| {
+            let grace = if let Ending::Grace(until) = run.ending {
+                Some(until)
+            } else {
+                None
+            };
+            [run.deadline_ns, grace]
+        });
+        due.flatten().min()
+    }
+
+    /// Whether a run is between its SIGTERM and its end.
+    pub(super) fn any_ending(&self) -> bool {
+        self.runs
+            .iter()
+            .any(|run| matches!(run.ending, Ending::Grace(_)))
+    }
+
+    /// Begins and goes on with the ending of every run whose time has come.
+    pub(super) fn keep_deadlines(&mut self, now_ns: u64) {
+        if self.frozen_since_ns.is_some() {
+            return;
+        }
+        for run in &mut self.runs {
+            if run.deadline_ns.is_some_and(|deadline| now_ns >= deadline) {
+                run.begin_ending(Cause::Deadline, now_ns, run.grace_ns);
+            }
+            run.continue_ending(now_ns);
+        }
+    }
+
+    /// Stops all clocks, or starts them again with the time that they had left.
+    pub(super) fn set_frozen(&mut self, frozen: bool, now_ns: u64) {
+        match (self.frozen_since_ns, frozen) {
+            (None, true) => self.frozen_since_ns = Some(now_ns),
+            (Some(since), false) => {
+                self.frozen_since_ns = None;
+                let pause = now_ns.saturating_sub(since);
+                for run in &mut self.runs {
+                    run.started_ns =
+                        run.started_ns
+                            .saturating_add(if run.exited.is_none() { pause } else { 0 });
+                    run.deadline_ns = run.deadline_ns.map(|at| at.saturating_add(pause));
+                    if let Ending::Grace(until) = run.ending {
+                        run.ending = Ending::Grace(until.saturating_add(pause));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The only unsafe code of Lodge: thin wrappers, one system call each, owned descriptors in and out, no policy.
+
+#![allow(unsafe_code, reason = "system calls that no safe crate wraps; everywhere else unsafe is denied")]
+
+pub mod capability;
+pub mod clone;
+pub mod fd;
+pub mod interface;
+pub mod mount;
+pub mod packet;
+pub mod pidfd;
+pub(crate) mod seccomp;
+pub mod wait;
+pub(crate) mod xattr;
+
+use nix::errno::Errno;
+
+/// Turns a raw system call's return value into a result.
+fn check(ret: libc::c_long) -> nix::Result<libc::c_long> {
+    if ret < 0 { Err(Errno::last()) } else { Ok(ret) }
+}

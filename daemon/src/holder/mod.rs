@@ -1,0 +1,18 @@
+//! The daemon's side of the processes that hold sandboxes: the launcher that forks them and the holder (PID 1) of each.
+//!
+//! Everything that comes from a holder is hostile: its packets are capped, its run ids only select among runs that the
+//! daemon itself started, and its statuses are only passed on. Nothing here decides what a run's end means.
+
+mod client; // one sandbox's holder: spawn, kill, forget, and the ends of runs
+mod error; // what can fail
+mod launcher; // the launcher process and launches
+mod memfd; // what a command gets, outside everybody's heap
+mod packets; // packets on tokio
+mod reconnect; // a holder that an earlier daemon left
+
+pub use client::{Holder, KillOnExit, RunEnd, RunWatch, Spawn};
+pub use error::HolderError;
+pub use launcher::{LaunchSpec, Launcher, LauncherProcess, NoNewPrivileges};
+pub use lodge_proto::holder::{ExecSpec, Exited, FdRole, StepFailure};
+pub use memfd::SCRIPT_ARGUMENT_MAX;
+pub use reconnect::KnownRun;
