@@ -59,6 +59,7 @@ mod secret; // values that are not shown and are wiped
 mod upload; // request streams that send a reader's bytes
 
 mod capture; // one output stream, cut to a budget
+mod collect; // cutting a stream to the budget here
 mod outcome; // how a run ended, with its output
 mod stream; // a run as it happens
 

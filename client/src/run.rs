@@ -15,23 +15,18 @@ use pb::run_spec::Command;
 use pb::start_request::Message;
 use tokio::io::AsyncRead;
 
-use crate::capture::Collector;
 use crate::client::Client;
+use crate::collect::DEFAULT_OUTPUT_BYTES;
 use crate::error::{Error, Result};
-use crate::outcome::{Outcome, Output};
+use crate::outcome::Output;
 use crate::sandbox::SandboxRef;
 use crate::secret::Secret;
-use crate::stream::{Event, RunStream, StdStream};
+use crate::stream::RunStream;
 use crate::upload::{Reader, Upload};
 use crate::wire::{answer, within};
 
 /// Standard input up to this goes in one message with the command; a message may have 16 MiB, a script 8 MiB.
 const INLINE_STDIN_BYTES: usize = 4 << 20;
-/// Bytes kept of each stream where the caller does not say; the same as the server's default.
-const DEFAULT_OUTPUT_BYTES: u64 = 1 << 20;
-/// The most bytes kept of each stream; the same as the server's maximum.
-const MAX_OUTPUT_BYTES: u64 = 8 << 20;
-
 /// A command to be run. Await it for its [`Output`], or call [`Run::stream`] for its events as they come.
 #[must_use = "nothing runs until it is awaited"]
 pub struct Run {
@@ -173,39 +168,14 @@ impl Run {
     async fn output(self) -> Result<Output> {
         let inline = matches!(&self.stdin, Stdin::Bytes(b) if b.len() <= INLINE_STDIN_BYTES);
         if !inline {
-            return self.collect().await;
+            let budget = self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES);
+            return self.stream().await?.collect(budget).await;
         }
         let request = pb::RunRequest {
             spec: Some(self.spec()?),
         };
         let response = answer(self.deadline(), self.client.exec().run(request)).await?;
         Output::from_wire(response)
-    }
-
-    /// The streaming call, cut to the budget as the unary one is.
-    async fn collect(self) -> Result<Output> {
-        let budget = self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES);
-        if budget > MAX_OUTPUT_BYTES {
-            return Err(Error::Argument {
-                what: "max_output",
-                problem: "it is above 8 MiB",
-            });
-        }
-        let mut collected = Collected::new(budget);
-        let mut events = self.stream().await?;
-        while let Some(event) = events.next().await {
-            match event? {
-                Event::Started { .. } => {}
-                Event::Output {
-                    stream,
-                    offset,
-                    data,
-                } => collected.of(stream).push(offset, &data),
-                Event::Gap { stream, to, .. } => collected.of(stream).skip_to(to),
-                Event::Exited(outcome) => return collected.finish(outcome),
-            }
-        }
-        unreachable!("a run's stream ends with its end or with an error")
     }
 
     /// What has to be sent after the first message.
@@ -255,38 +225,6 @@ impl Run {
     fn deadline(&self) -> Option<Duration> {
         let timeout = self.timeout.filter(|timeout| !timeout.is_zero())?;
         Some(self.client.run_deadline(timeout))
-    }
-}
-
-/// Both output streams of a run that is collected here.
-struct Collected {
-    stdout: Collector,
-    stderr: Collector,
-}
-
-impl Collected {
-    fn new(budget: u64) -> Self {
-        Self {
-            stdout: Collector::new(budget),
-            stderr: Collector::new(budget),
-        }
-    }
-
-    fn of(&mut self, stream: StdStream) -> &mut Collector {
-        match stream {
-            StdStream::Stdout => &mut self.stdout,
-            StdStream::Stderr => &mut self.stderr,
-        }
-    }
-
-    fn finish(self, outcome: Outcome) -> Result<Output> {
-        let stdout = self.stdout.finish(outcome.stdout_bytes)?;
-        let stderr = self.stderr.finish(outcome.stderr_bytes)?;
-        Ok(Output {
-            outcome,
-            stdout,
-            stderr,
-        })
     }
 }
 

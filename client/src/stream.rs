@@ -13,8 +13,9 @@ use pb::run_event::Event as Wire;
 use tokio::time::{Instant, Sleep};
 use tonic::Streaming;
 
+use crate::collect::Collected;
 use crate::error::{Error, Result};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Output};
 use crate::upload::UploadFailure;
 use crate::wire::present;
 
@@ -94,6 +95,30 @@ impl RunStream {
     /// The next event; `None` after the last.
     pub async fn next(&mut self) -> Option<Result<Event>> {
         poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    /// Reads it to its end and gives what is left of it as an awaited run would: each stream cut to `budget` bytes, at
+    /// most 8 MiB.
+    ///
+    /// # Errors
+    /// The stream's.
+    pub async fn collect(mut self, budget: u64) -> Result<Output> {
+        let mut collected = Collected::new(budget)?;
+        while let Some(event) = self.next().await {
+            match event? {
+                Event::Started { .. } => {}
+                Event::Output {
+                    stream,
+                    offset,
+                    data,
+                } => collected.push(stream, offset, &data),
+                Event::Gap { stream, to, .. } => collected.skip_to(stream, to),
+                Event::Exited(outcome) => return collected.finish(outcome),
+            }
+        }
+        Err(Error::StreamCut {
+            missing: "the run's end",
+        })
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {

@@ -12,7 +12,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 async fn sandbox() -> (fake::Daemon, Sandbox) {
     let daemon = fake::Daemon::start().await;
-    let client = Client::connect(daemon.endpoint()).await.expect("the fake answers");
+    let client = Client::connect(daemon.endpoint())
+        .await
+        .expect("the fake answers");
     let client = client.deadline_margin(Duration::from_millis(50));
     let sandbox = client.sandbox("test").await.expect("the fake has it");
     (daemon, sandbox)
