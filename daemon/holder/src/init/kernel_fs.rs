@@ -76,14 +76,23 @@ fn mount_fresh(making: &Making<'_>, fs_type: &std::ffi::CStr, attrs: u64) -> Res
     attach(fs.as_fd(), point.as_fd(), c"").map_err(on(name))
 }
 
-/// Sets this user namespace's quotas of further namespaces to zero.
-pub(super) fn no_nested_namespaces(making: &mut Making<'_>) -> Result<(), Cause> {
+/// Opens this user namespace's quotas of further namespaces.
+pub(super) fn open_namespace_quotas(making: &mut Making<'_>) -> Result<(), Cause> {
     for kind in NAMESPACE_QUOTAS {
         let path = format!("proc/sys/user/max_{kind}_namespaces");
-        let file = open_below(making.root()?, &path, OFlag::O_WRONLY).map_err(on(&path))?;
-        File::from(file)
+        let file = open_below(making.root()?, &path, OFlag::O_WRONLY).map_err(on(path))?;
+        making.quotas.push(file);
+    }
+    Ok(())
+}
+
+/// Sets these quotas to zero.
+pub(super) fn no_nested_namespaces(making: &mut Making<'_>) -> Result<(), Cause> {
+    for (kind, quota) in NAMESPACE_QUOTAS.iter().zip(making.quotas.drain(..)) {
+        let object = || on(format!("/proc/sys/user/max_{kind}_namespaces"));
+        File::from(quota)
             .write_all(b"0")
-            .map_err(|e| on(path)(errno_of(&e)))?;
+            .map_err(|e| object()(errno_of(&e)))?;
     }
     Ok(())
 }

@@ -42,6 +42,8 @@ struct Making<'a> {
     stage: Option<OwnedFd>,
     /// The sandbox's root: an overlay mount.
     root: Option<OwnedFd>,
+    /// The user namespace's quotas of further namespaces, open for writing.
+    quotas: Vec<OwnedFd>,
 }
 
 type Step = fn(&mut Making<'_>) -> Result<(), Cause>;
@@ -68,8 +70,8 @@ const STEPS: &[(&str, Step)] = &[
     ("shm", devices::shm),
     ("mqueue", devices::mqueue),
     ("proc", kernel_fs::proc),
-    // Through the writable /proc/sys, which becomes read-only two steps on. Needs the capabilities that are dropped later.
-    ("namespace-quotas", kernel_fs::no_nested_namespaces),
+    // While /proc/sys can still be written to.
+    ("open-quotas", kernel_fs::open_namespace_quotas),
     ("sys", kernel_fs::sys),
     ("read-only", kernel_fs::read_only),
     ("masks", kernel_fs::masks),
@@ -77,6 +79,8 @@ const STEPS: &[(&str, Step)] = &[
     // From here on no path leads to the host.
     ("pivot-root", tree::pivot),
     ("writable", tree::check_writable),
+    // After the last mount: a detached mount counts as a mount namespace. Needs the capabilities that are dropped next.
+    ("namespace-quotas", kernel_fs::no_nested_namespaces),
     ("limits", lockdown::limits),
     ("capabilities", lockdown::capabilities),
     ("non-dumpable", lockdown::non_dumpable),
@@ -131,6 +135,7 @@ impl Init {
             writable,
             stage: None,
             root: None,
+            quotas: Vec::new(),
         };
         for (step, run) in STEPS {
             if let Err(Cause { object, errno }) = run(&mut making) {
@@ -142,14 +147,16 @@ impl Init {
                 exit_now(1);
             }
         }
-        let holder = match Holder::take_over(
+        let taken = Holder::take_over(
             alone,
             &self.connection,
             &self.listener,
+            launcher,
             &self.run_tasks,
             self.shared(),
-        ) {
-            Ok(holder) => holder,
+        );
+        let (holder, launcher) = match taken {
+            Ok(taken) => taken,
             Err(errno) => {
                 launcher.fail(StepError {
                     step: "descriptors",
@@ -161,6 +168,7 @@ impl Init {
         };
         // If the launcher is gone now, the sandbox is made all the same: the daemon finds it by its socket.
         let _ = launcher.say(&Said::Ready);
+        drop(launcher);
         serve::run(holder)
     }
 

@@ -1,7 +1,7 @@
 //! What the launcher, the intermediate process and the new PID 1 say to each other while a sandbox is made: one byte with
 //! a few more, over a socket pair of their own.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lodge_kernel::sys::packet::{self, Wait};
 use lodge_proto::holder::StepFailure;
@@ -36,6 +36,18 @@ pub(crate) enum Said {
 /// One end.
 #[derive(Debug)]
 pub(crate) struct End(OwnedFd);
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for End {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
 
 /// Makes both ends.
 pub(crate) fn pair() -> nix::Result<(End, End)> {

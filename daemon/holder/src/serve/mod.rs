@@ -20,6 +20,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{SockFlag, accept4};
 use nix::sys::stat::Mode;
 
+use crate::launcher::End;
 use crate::protocol::MAX_PACKET;
 use connection::Connection;
 use run_table::RunTable;
@@ -62,22 +63,22 @@ impl Holder {
         alone: SingleThreaded,
         connection: &OwnedFd,
         listener: &OwnedFd,
+        launcher: &End,
         run_tasks: &[OwnedFd],
         settings: RunSettings,
-    ) -> nix::Result<Self> {
-        let mut keep = vec![connection, listener];
-        keep.extend(run_tasks);
+    ) -> nix::Result<(Self, End)> {
+        let mut keep = vec![connection.as_fd(), listener.as_fd(), launcher.as_fd()];
+        keep.extend(run_tasks.iter().map(OwnedFd::as_fd));
         // First out of the way, then down to consecutive numbers: no duplicate may land on one that is still wanted.
         let high: Vec<i32> = keep
             .iter()
-            .map(|fd| fcntl(fd.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(256)))
+            .map(|fd| fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(256)))
             .collect::<nix::Result<_>>()?;
         let high: Vec<OwnedFd> = high
             .into_iter()
             .map(fd::inherit)
             .collect::<nix::Result<_>>()?;
         let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-        let null = fd::inherit(fcntl(null.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(256))?)?;
         for number in 0..FIRST_OWN_FD {
             fd::place(null.as_fd(), number)?;
         }
@@ -92,9 +93,9 @@ impl Holder {
         fd::close_from(u32::try_from(next).map_err(|_| Errno::EBADF)?)?;
         let mut own = (FIRST_OWN_FD..next).map(fd::inherit);
         let mut take = || own.next().unwrap_or(Err(Errno::EBADF));
-        let (connection, listener) = (take()?, take()?);
+        let (connection, listener, launcher) = (take()?, take()?, take()?);
         let run_tasks = own.collect::<nix::Result<_>>()?;
-        Ok(Self {
+        let holder = Self {
             alone,
             settings,
             run_tasks,
@@ -102,7 +103,8 @@ impl Holder {
             connection: Some(Connection::new(connection)),
             signals: child_signals()?,
             runs: RunTable::new(),
-        })
+        };
+        Ok((holder, End::from(launcher)))
     }
 }
 
