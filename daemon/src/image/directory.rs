@@ -1,0 +1,166 @@
+//! Where things lie in the images directory.
+//!
+//! ```text
+//! lock                  held by whoever imports or removes
+//! index.json            which images there are
+//! layers/<digest>/root  the files of one layer
+//! layers/<digest>/layer.json
+//! staging/              what is being made; emptied at the next start
+//! ```
+//! All of these are made by us, 0700; no name in them is a caller's or an archive's.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::{Digest, ImageError};
+
+const PRIVATE: u32 = 0o700;
+
+/// The images directory.
+#[derive(Debug, Clone)]
+pub(super) struct Directory(PathBuf);
+
+impl Directory {
+    /// Opens it; makes what is missing.
+    pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
+        let directory = Self(path.to_owned());
+        for (part, path) in [
+            ("the images directory", directory.0.clone()),
+            ("layers", directory.layers()),
+            ("staging", directory.staging()),
+        ] {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(PRIVATE)
+                .create(path)
+                .map_err(|e| ImageError::io("make", part, e))?;
+        }
+        Ok(directory)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn layers(&self) -> PathBuf {
+        self.0.join("layers")
+    }
+
+    pub(super) fn layer(&self, diff_id: &Digest) -> PathBuf {
+        self.layers().join(diff_id.hex())
+    }
+
+    pub(super) fn staging(&self) -> PathBuf {
+        self.0.join("staging")
+    }
+
+    /// Waits for the lock that imports and removals take. It goes with the file.
+    pub(super) fn lock(&self) -> Result<File, ImageError> {
+        let file = self.lock_file()?;
+        loop {
+            match flock(&file, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(ImageError::io("lock", "the images directory", e)),
+            }
+        }
+    }
+
+    /// Takes the lock if nobody has it.
+    pub(super) fn try_lock(&self) -> Result<Option<File>, ImageError> {
+        let file = self.lock_file()?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+            Err(e) => Err(ImageError::io("lock", "the images directory", e)),
+        }
+    }
+
+    fn lock_file(&self) -> Result<File, ImageError> {
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.0.join("lock"))
+            .map_err(|e| ImageError::io("open", "lock", e))
+    }
+
+    /// A file without a name: whatever happens to its owner, nothing is left of it.
+    pub(super) fn nameless_file(&self) -> Result<File, ImageError> {
+        let path = self.staging().join(random_name());
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|e| ImageError::io("make a file in", "staging", e))?;
+        match fs::remove_file(&path) {
+            // A sweep came first.
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(ImageError::io("unlink a file in", "staging", e))
+            }
+            _ => Ok(file),
+        }
+    }
+}
+
+/// A directory in staging that goes with this guard, whatever is in it by then.
+pub(super) struct Staging(PathBuf);
+
+impl Staging {
+    pub(super) fn new(directory: &Directory) -> Result<Self, ImageError> {
+        let path = directory.staging().join(random_name());
+        make_private(&path)?;
+        Ok(Self(path))
+    }
+
+    /// A new directory for the layer of this number, with its root in it. Returns the directory.
+    pub(super) fn layer(&self, number: usize) -> Result<PathBuf, ImageError> {
+        let path = self.0.join(number.to_string());
+        make_private(&path)?;
+        let root = path.join("root");
+        make_private(&root)?;
+        // What a root gets if the archive does not say.
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o755))
+            .map_err(|e| ImageError::io("make", "a layer's root", e))?;
+        Ok(path)
+    }
+
+    /// Moves a layer that goes into staging, to vanish with it.
+    pub(super) fn bury(&self, layer: &Path) -> io::Result<()> {
+        match fs::rename(layer, self.0.join(random_name())) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            // The sweep at the next start takes what is left.
+            tracing::warn!(%error, "cannot empty an import's staging directory");
+        }
+    }
+}
+
+fn make_private(path: &Path) -> Result<(), ImageError> {
+    DirBuilder::new()
+        .mode(PRIVATE)
+        .create(path)
+        .map_err(|e| ImageError::io("make a directory in", "staging", e))
+}
+
+fn random_name() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .expect("the kernel's random source does not fail once it is seeded");
+    hex::encode(bytes)
+}

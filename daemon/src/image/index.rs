@@ -1,0 +1,127 @@
+//! The one file that says which images there are: `index.json` in the images directory.
+//!
+//! It is replaced as a whole (temporary file, fsync, rename, fsync of the directory), so an import or a removal either
+//! happened or did not. An index that cannot be read is an error and is never written over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::oci::RunConfig;
+use super::{Digest, ImageError, ImageName, ImageRef};
+
+const FILE: &str = "index.json";
+const TEMPORARY: &str = "index.json.new";
+const VERSION: u32 = 1;
+
+/// All images and their names.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Index {
+    version: u32,
+    pub(super) names: BTreeMap<ImageName, Digest>,
+    pub(super) images: BTreeMap<Digest, Record>,
+}
+
+/// One image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    /// Digests of its layers' tar streams, from the lowest.
+    pub(super) layers: Vec<Digest>,
+    pub(super) run: RunConfig,
+    pub(super) size_bytes: u64,
+    /// Seconds since 1970.
+    pub(super) imported_at: u64,
+    pub(super) left_out: Vec<String>,
+}
+
+impl Record {
+    /// The image's digest: over its layers and its config, in this very form.
+    pub(super) fn digest(&self) -> Digest {
+        #[derive(Serialize)]
+        struct Canonical<'a> {
+            version: u32,
+            layers: &'a [Digest],
+            run: &'a RunConfig,
+        }
+        let canonical = Canonical {
+            version: VERSION,
+            layers: &self.layers,
+            run: &self.run,
+        };
+        let text = serde_json::to_vec(&canonical).expect("strings and lists are always JSON");
+        Digest::of(&text)
+    }
+}
+
+impl Index {
+    /// Reads the index of a directory; a directory without one has no images.
+    pub(super) fn read(directory: &Path) -> Result<Self, ImageError> {
+        let text = match fs::read(directory.join(FILE)) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::empty()),
+            Err(e) => return Err(ImageError::io("read", FILE, e)),
+        };
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let Versioned { version } = serde_json::from_slice(&text).map_err(ImageError::Index)?;
+        if version != VERSION {
+            return Err(ImageError::IndexVersion { version });
+        }
+        serde_json::from_slice(&text).map_err(ImageError::Index)
+    }
+
+    /// Replaces the index. The caller holds the store's lock.
+    pub(super) fn write(&self, directory: &Path) -> Result<(), ImageError> {
+        let failed = |e| ImageError::io("write", FILE, e);
+        let text = serde_json::to_vec_pretty(self).expect("strings and lists are always JSON");
+        let temporary = directory.join(TEMPORARY);
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&temporary).map_err(failed)?;
+        file.write_all(&text)
+            .and_then(|()| file.sync_all())
+            .map_err(failed)?;
+        fs::rename(&temporary, directory.join(FILE)).map_err(failed)?;
+        File::open(directory)
+            .and_then(|d| d.sync_all())
+            .map_err(failed)
+    }
+
+    /// The digest that a reference means.
+    pub(super) fn find(&self, image: &ImageRef) -> Option<Digest> {
+        match image {
+            ImageRef::Name(name) => self.names.get(name).copied(),
+            ImageRef::Digest(digest) => self.images.contains_key(digest).then_some(*digest),
+        }
+    }
+
+    /// The names of an image, in order.
+    pub(super) fn names_of(&self, digest: &Digest) -> Vec<ImageName> {
+        let named = self.names.iter().filter(|(_, d)| *d == digest);
+        named.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// All layers that some image has.
+    pub(super) fn layers(&self) -> BTreeSet<Digest> {
+        self.images
+            .values()
+            .flat_map(|record| record.layers.iter().copied())
+            .collect()
+    }
+
+    fn empty() -> Self {
+        Self {
+            version: VERSION,
+            names: BTreeMap::new(),
+            images: BTreeMap::new(),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The archive as a list of members with their places in the file.
+//!
+//! A `docker save` or OCI archive is told from a root file system by its names alone: all of them are of a few shapes
+//! that no root file system has. The scan of a root file system ends at its first file.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::fs::File;
+use std::io::Read;
+
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+
+use crate::image::ImageError;
+use crate::image::error::shown;
+use crate::image::name::Digest;
+use crate::image::span::Span;
+use crate::image::tar::{Entry, Kind, TarReader};
+
+/// Most members: 127 layers have three files each in the oldest form.
+const MEMBERS_MAX: usize = 4096;
+/// Largest JSON member, in bytes: what registries allow for a manifest.
+const JSON_MAX: u64 = 4 * 1024 * 1024;
+/// Bytes read at once for a digest.
+const BUFFER: usize = 256 * 1024;
+
+/// The place of one member's content in the archive file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::image) struct Member {
+    /// Its name, for messages.
+    pub(in crate::image) name: String,
+    offset: u64,
+    size: u64,
+}
+
+#[derive(Debug)]
+enum Place {
+    Content(Member),
+    /// Older `docker save`s link to a layer that they hold already.
+    Link(String),
+}
+
+/// All members of an archive of layers.
+#[derive(Debug, Default)]
+pub(in crate::image) struct Members(HashMap<String, Place>);
+
+impl Members {
+    /// Scans a plain tar stream; `None` if it is a root file system.
+    pub(in crate::image) fn scan(stream: impl Read) -> Result<Option<Self>, ImageError> {
+        let mut reader = TarReader::new(stream);
+        let mut members = Self::default();
+        while let Some(entry) = reader.next()? {
+            if entry.path.is_root() {
+                continue;
+            }
+            let Some(name) = member_name(&entry) else {
+                return Ok(None);
+            };
+            members.add(name, &entry, reader.offset())?;
+        }
+        let complete = members.has(super::docker::MANIFEST) || members.has(super::layout::INDEX);
+        Ok(complete.then_some(members))
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The member of this name; a link is followed once, within the archive.
+    pub(super) fn get(&self, name: &str) -> Result<Member, ImageError> {
+        let place = match self.0.get(name) {
+            Some(Place::Link(target)) => self.0.get(target),
+            place => place,
+        };
+        match place {
+            Some(Place::Content(member)) => Ok(member.clone()),
+            _ => Err(Member::problem(name, "is missing from the archive")),
+        }
+    }
+
+    /// A blob of an OCI layout.
+    pub(super) fn blob(&self, digest: Digest) -> Result<Member, ImageError> {
+        self.get(&format!("blobs/sha256/{}", digest.hex()))
+    }
+
+    fn add(&mut self, name: &str, entry: &Entry, offset: u64) -> Result<(), ImageError> {
+        let place = match &entry.kind {
+            Kind::Directory => return Ok(()),
+            Kind::File => Place::Content(Member {
+                name: name.to_owned(),
+                offset,
+                size: entry.size,
+            }),
+            Kind::Symlink(target) => Place::Link(link_target(name, target)),
+            Kind::HardLink(target) => {
+                Place::Link(String::from_utf8_lossy(target.as_bytes()).into_owned())
+            }
+            Kind::Sparse(_) | Kind::LeftOut(_) => {
+                return Err(Member::problem(name, "is neither a file nor a directory"));
+            }
+        };
+        if self.0.len() == MEMBERS_MAX {
+            return Err(ImageError::Limit {
+                what: "members",
+                limit: MEMBERS_MAX as u64,
+            });
+        }
+        // Two contents under one name: which one was checked, and which one is used?
+        match self.0.entry(name.to_owned()) {
+            Slot::Vacant(slot) => {
+                slot.insert(place);
+                Ok(())
+            }
+            Slot::Occupied(_) => Err(Member::problem(name, "is in the archive twice")),
+        }
+    }
+}
+
+impl Member {
+    /// The member's bytes.
+    pub(in crate::image) fn reader<'a>(&self, archive: &'a File) -> Span<'a> {
+        Span::new(archive, self.offset, self.size)
+    }
+
+    /// Checks the content against the digest in the name, where the name is one.
+    pub(in crate::image) fn verify(&self, archive: &File) -> Result<(), ImageError> {
+        let stem = self
+            .name
+            .strip_prefix("blobs/sha256/")
+            .or(self.name.strip_suffix(".json"));
+        let Some(wanted) = stem.and_then(Digest::from_hex) else {
+            return Ok(());
+        };
+        let mut hasher = Sha256::new();
+        let mut reader = self.reader(archive);
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let count = reader
+                .read(&mut buffer)
+                .map_err(|e| ImageError::io("read", self.name.as_bytes(), e))?;
+            if count == 0 {
+                break;
+            }
+            hasher.update(&buffer[..count]);
+        }
+        if Digest::from_hasher(hasher) == wanted {
+            Ok(())
+        } else {
+            Err(Self::problem(
+                &self.name,
+                "does not have the content that its digest says",
+            ))
+        }
+    }
+
+    /// Parses the content, after checking its digest.
+    pub(super) fn json<T: DeserializeOwned>(
+        &self,
+        archive: &File,
+        what: &'static str,
+    ) -> Result<T, ImageError> {
+        if self.size > JSON_MAX {
+            return Err(Self::problem(&self.name, "is larger than 4 MiB"));
+        }
+        self.verify(archive)?;
+        let mut text = Vec::new();
+        self.reader(archive)
+            .read_to_end(&mut text)
+            .map_err(|e| ImageError::io("read", self.name.as_bytes(), e))?;
+        serde_json::from_slice(&text).map_err(|source| ImageError::Json {
+            member: self.name.clone(),
+            what,
+            source,
+        })
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(super) fn problem(name: &str, problem: &'static str) -> ImageError {
+        ImageError::Member {
+            member: shown(name.as_bytes()),
+            problem,
+        }
+    }
+}
+
+/// The entry's name if it has a shape that archives of layers have.
+fn member_name(entry: &Entry) -> Option<&str> {
+    let name = std::str::from_utf8(entry.path.as_bytes()).ok()?;
+    let (first, rest) = name.split_once('/').unwrap_or((name, ""));
+    let is_hex = |text: &str| Digest::from_hex(text).is_some();
+    let known = match first {
+        "manifest.json" | "index.json" | "oci-layout" | "repositories" => rest.is_empty(),
+        "blobs" => {
+            matches!(rest, "" | "sha256") || rest.strip_prefix("sha256/").is_some_and(is_hex)
+        }
+        _ if is_hex(first) => matches!(rest, "" | "VERSION" | "json" | "layer.tar"),
+        _ => first
+            .strip_suffix(".json")
+            .or(first.strip_suffix(".tar"))
+            .is_some_and(is_hex),
+    };
+    known.then_some(name)
+}
+
+/// The target of `../<id>/layer.tar` beside `name`; anything else leads nowhere and is found missing.
+fn link_target(name: &str, target: &[u8]) -> String {
+    let target = String::from_utf8_lossy(target);
+    match (name.split_once('/'), target.strip_prefix("../")) {
+        (Some((_, rest)), Some(up)) if !rest.contains('/') => up.to_owned(),
+        _ => target.into_owned(),
+    }
+}
