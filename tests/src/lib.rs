@@ -1,1 +1,20 @@
-//! lodge-tests
+//! The harness of Lodge's end-to-end tests, in reading order.
+//!
+//! Every test has its own daemon, with its own directories, cgroup, uid range and network namespace, and leaves the
+//! host as it found it, also when it panics. Nothing here decides what is right: the tests do.
+
+pub mod api; // the gRPC clients on one connection
+pub mod arena; // an attacked sandbox beside a neighbour, and what must hold after the attack
+pub mod binary; // where the product's binaries are
+pub mod cgroup; // the host's cgroup trees, seen from outside: find, kill, remove
+pub mod cli; // the `lodge` command, run as a user runs it
+pub mod daemon; // a `lodged` of the test's own: start, restart, kill, clean up
+pub mod host; // processes, mounts and settings of the host, seen from outside
+pub mod hostile;
+pub mod image; // the base image, imported once, and small images made from the host's own bash
+pub mod live; // a streaming run
+pub mod notify; // readiness by sd_notify's protocol
+pub mod prober; // raw system calls from inside, in Python
+pub mod room; // a sandbox to run things in
+pub mod slot; // a place of one's own on the host: directories, cgroup name, uid range; swept before use
+pub mod wait; // waiting for an event, with a deadline // tar archives that no honest tool writes

@@ -1,0 +1,269 @@
+//! A `lodged` of the test's own, in a network namespace without any route outward.
+//!
+//! Dropping it ends everything that it started and removes everything that it made, also when the test panics.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::api::Api;
+use crate::binary;
+use crate::image;
+use crate::notify::Notify;
+use crate::slot::{Slot, UID_BLOCKS};
+use crate::wait::until_blocking;
+
+/// A daemon has drained and gone within this time of SIGTERM.
+const STOPPED_WITHIN: Duration = Duration::from_secs(15);
+/// Lines of the daemon's log that a failure shows.
+const LOG_TAIL_LINES: usize = 40;
+
+/// Where the images are.
+#[derive(Debug, Clone, Default)]
+pub enum Images {
+    /// The shared directory with the base image.
+    #[default]
+    Base,
+    /// The test's own, empty directory.
+    Own,
+    /// This directory.
+    At(PathBuf),
+}
+
+/// How the daemon is configured.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Where the images are.
+    pub images: Images,
+    /// Lines of the configuration file beyond the test's own places.
+    pub config: String,
+    /// Variables of the daemon's environment.
+    pub env: Vec<(String, String)>,
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Option<Child>,
+    api: Api,
+    options: Options,
+    config_file: PathBuf,
+    slot: Slot,
+}
+
+impl Daemon {
+    /// Starts one with the base image and default settings.
+    pub async fn new() -> Result<Self> {
+        Self::start(Options::default()).await
+    }
+
+    /// Starts one with these lines of configuration.
+    pub async fn with_config(config: &str) -> Result<Self> {
+        Self::start(Options {
+            config: config.into(),
+            ..Options::default()
+        })
+        .await
+    }
+
+    /// Starts one.
+    pub async fn start(options: Options) -> Result<Self> {
+        let images_dir = match &options.images {
+            Images::Base => Some(Box::pin(image::shared_dir()).await?),
+            Images::Own => None,
+            Images::At(dir) => Some(dir.clone()),
+        };
+        let slot = Slot::take()?;
+        let images_dir = images_dir.unwrap_or_else(|| slot.state().join("images"));
+        let config_file = slot.home().join("lodged.toml");
+        fs::write(
+            &config_file,
+            config_text(&slot, &images_dir, &options.config),
+        )?;
+        let api = Api::new(&slot.home().join("lodged.sock"))?;
+        let mut daemon = Self {
+            child: None,
+            api,
+            options,
+            config_file,
+            slot,
+        };
+        daemon.spawn()?;
+        Ok(daemon)
+    }
+
+    fn spawn(&mut self) -> Result<()> {
+        let notify = Notify::bind(self.slot.home())?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file())?;
+        let mut command = command_without_route(&binary::path("lodged")?);
+        command.arg("--config").arg(&self.config_file);
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command
+            .env("NOTIFY_SOCKET", notify.path())
+            .envs(self.options.env.iter().cloned());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .current_dir("/");
+        let mut child = command.spawn().context("start unshare and lodged")?;
+        let ready = notify.wait_ready(&mut child);
+        self.child = Some(child);
+        ready.with_context(|| format!("log of the daemon:\n{}", self.log_tail()))
+    }
+
+    /// The connection.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// The place of the test on the host.
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// Name of the parent cgroup.
+    pub fn cgroup(&self) -> String {
+        self.slot.cgroup()
+    }
+
+    /// The daemon's pid.
+    pub fn pid(&self) -> Result<i32> {
+        Ok(self
+            .child
+            .as_ref()
+            .context("the daemon runs")?
+            .id()
+            .cast_signed())
+    }
+
+    /// The daemon's state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        self.slot.state().join("lodge")
+    }
+
+    /// The configuration file.
+    pub fn config_file(&self) -> &Path {
+        &self.config_file
+    }
+
+    /// The endpoint, for clients and the command line.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.slot.home().join("lodged.sock").display())
+    }
+
+    /// The file that the daemon's log goes to.
+    pub fn log_file(&self) -> PathBuf {
+        self.slot.home().join("lodged.log")
+    }
+
+    /// The last lines of the daemon's log.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read(self.log_file()).map(|b| String::from_utf8_lossy(&b).into_owned());
+        let text = text.unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
+    }
+
+    /// Ends it as an administrator would, and waits for that. Sandboxes go on.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.end_with(Signal::SIGTERM)
+    }
+
+    /// Kills it at once. Sandboxes go on.
+    pub fn kill9(&mut self) -> Result<ExitStatus> {
+        self.end_with(Signal::SIGKILL)
+    }
+
+    /// Ends it and starts it again.
+    pub fn restart(&mut self) -> Result<()> {
+        self.terminate()?;
+        self.spawn()
+    }
+
+    /// Starts it again after it was ended.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.spawn()
+    }
+
+    /// Ends it and removes everything.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate().map(drop)
+    }
+
+    fn end_with(&mut self, signal: Signal) -> Result<ExitStatus> {
+        let mut child = self.child.take().context("the daemon runs")?;
+        kill(Pid::from_raw(child.id().cast_signed()), signal).context("signal the daemon")?;
+        let ended = until_blocking("the daemon has ended", STOPPED_WITHIN, || {
+            Ok(child.try_wait()?)
+        });
+        if ended.is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        ended
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of the daemon:\n{}", self.log_tail());
+        }
+        if self.child.is_some() {
+            let _ = self.terminate();
+        }
+        // The slot, dropped after this, sweeps processes, cgroups, mounts and directories.
+    }
+}
+
+/// The command for `program` in a network namespace of its own. `unshare` executes it in its own place, so that the
+/// child's pid is the program's.
+pub fn command_without_route(program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg("--").arg(program);
+    command
+}
+
+fn config_text(slot: &Slot, images_dir: &Path, more: &str) -> String {
+    let state = slot.state().join("lodge");
+    let home = slot.home();
+    // Keys of `more` come first: a table in it would swallow what follows, so tables go last.
+    let (keys, tables) = more.find('[').map_or((more, ""), |at| more.split_at(at));
+    format!(
+        "{keys}\n\
+         state_dir = {state:?}\n\
+         images_dir = {images_dir:?}\n\
+         runtime_dir = {:?}\n\
+         listen = \"unix://{}\"\n\
+         socket_group = \"root\"\n\
+         cgroup_parent = {:?}\n\
+         uid_range_start = {}\n\
+         uid_range_count = {UID_BLOCKS}\n\
+         {tables}\n",
+        home.join("run"),
+        home.join("lodged.sock").display(),
+        slot.cgroup(),
+        slot.uid_start(),
+    )
+}
+
+/// Makes a directory that only root may enter.
+pub fn private_dir(path: &Path) -> Result<()> {
+    fs::create_dir_all(path)?;
+    Ok(fs::set_permissions(
+        path,
+        fs::Permissions::from_mode(0o700),
+    )?)
+}

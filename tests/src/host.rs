@@ -1,0 +1,185 @@
+//! Processes, mounts and settings of the host, seen from outside the product.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sha2::{Digest, Sha256};
+
+use crate::wait::until_blocking;
+
+/// A killed process is reaped within this time by the host's init, which may be slow.
+const REAPED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Host pids of all processes.
+pub fn pids() -> Result<Vec<i32>> {
+    let entries = fs::read_dir("/proc").context("list /proc")?.flatten();
+    Ok(entries
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+/// Pids of the processes whose user id is in `start .. start + count`, with the kernel's state letter.
+pub fn processes_of_uids(start: u32, count: u32) -> Result<Vec<(i32, char)>> {
+    let mut found = Vec::new();
+    for pid in pids()? {
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+            continue;
+        };
+        let uid =
+            status_field(&status, "Uid").and_then(|v| v.split_whitespace().next()?.parse().ok());
+        let state = status_field(&status, "State").and_then(|v| v.trim().chars().next());
+        if let (Some(uid), Some(state)) = (uid, state)
+            && (start..start + count).contains(&uid)
+        {
+            found.push((pid, state));
+        }
+    }
+    Ok(found)
+}
+
+/// Kills every process of these user ids. They are a test's own: no one else uses the range.
+pub fn kill_uids(start: u32, count: u32) -> Result<()> {
+    until_blocking("the slot's processes are gone", REAPED_WITHIN, || {
+        let left = processes_of_uids(start, count)?;
+        for (pid, _) in left.iter().filter(|(_, state)| *state != 'Z') {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        Ok(left.iter().all(|(_, state)| *state == 'Z').then_some(()))
+    })
+}
+
+/// Value of a field of `/proc/<pid>/status`.
+pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+/// A field of a process's status in kB, as bytes.
+pub fn memory_field(pid: i32, name: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .with_context(|| format!("status of process {pid}"))?;
+    let kib = status_field(&status, name)
+        .and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok())
+        .ok_or_else(|| anyhow!("process {pid} has no {name}"))?;
+    Ok(kib * 1024)
+}
+
+/// Makes the kernel forget the highest resident memory of a process, so that `VmHWM` starts anew.
+pub fn reset_peak_memory(pid: i32) -> Result<()> {
+    let path = format!("/proc/{pid}/clear_refs");
+    fs::write(&path, "5").with_context(|| format!("write {path}"))
+}
+
+/// Open file descriptors of a process.
+pub fn open_files(pid: i32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))
+        .context("list descriptors")?
+        .count())
+}
+
+/// Threads of a process.
+pub fn threads(pid: i32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/task"))
+        .context("list threads")?
+        .count())
+}
+
+/// Direct children of a process.
+pub fn children(pid: i32) -> Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for other in pids()? {
+        let Ok(status) = fs::read_to_string(format!("/proc/{other}/status")) else {
+            continue;
+        };
+        if status_field(&status, "PPid") == Some(&pid.to_string()) {
+            found.push(other);
+        }
+    }
+    Ok(found)
+}
+
+/// Mount points of the host at or below `dir`, in the order of mounting.
+pub fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let text = fs::read_to_string("/proc/self/mountinfo").context("read mountinfo")?;
+    let points = text
+        .lines()
+        .filter_map(|l| l.split(' ').nth(4))
+        .map(PathBuf::from);
+    Ok(points.filter(|p| p.starts_with(dir)).collect())
+}
+
+/// Files that an escape would like to write, by content.
+const WATCHED_FILES: &[&str] = &[
+    "/etc/passwd",
+    "/etc/shadow",
+    "/etc/group",
+    "/etc/sudoers",
+    "/etc/hosts",
+    "/etc/hostname",
+    "/etc/resolv.conf",
+    "/etc/ld.so.preload",
+    "/etc/crontab",
+    "/usr/bin/bash",
+    "/usr/bin/env",
+    "/usr/bin/true",
+    "/usr/bin/mount",
+    "/usr/bin/sudo",
+    "/usr/bin/python3",
+];
+/// Settings that an escape would like to change.
+const WATCHED_SYSCTLS: &[&str] = &[
+    "kernel/hostname",
+    "kernel/domainname",
+    "kernel/core_pattern",
+    "kernel/modprobe",
+    "kernel/sysrq",
+    "kernel/pid_max",
+    "kernel/tainted",
+    "vm/overcommit_memory",
+    "user/max_user_namespaces",
+    "net/ipv4/ip_forward",
+    "fs/suid_dumpable",
+];
+/// Places where no test and no sandbox may mount anything.
+const WATCHED_MOUNTS: &[&str] = &[
+    "/etc", "/usr", "/proc", "/dev", "/sys", "/root", "/bin", "/lib", "/home",
+];
+
+/// What must not change on the host, as `what → value`.
+pub fn fingerprint(extra_files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+    let mut seen = BTreeMap::new();
+    let watched = WATCHED_FILES
+        .iter()
+        .map(PathBuf::from)
+        .chain(extra_files.iter().cloned());
+    for path in watched {
+        seen.insert(format!("file {}", path.display()), file_digest(&path));
+    }
+    for name in WATCHED_SYSCTLS {
+        let value = fs::read_to_string(Path::new("/proc/sys").join(name)).unwrap_or_default();
+        seen.insert(format!("sysctl {name}"), value.trim().to_owned());
+    }
+    for dir in WATCHED_MOUNTS {
+        let points = mounts_below(Path::new(dir))?;
+        seen.insert(format!("mounts below {dir}"), format!("{points:?}"));
+    }
+    Ok(seen)
+}
+
+fn file_digest(path: &Path) -> String {
+    let Ok(data) = fs::read(path) else {
+        return "absent".into();
+    };
+    let (mode, uid) = fs::metadata(path)
+        .map(|m| (m.mode(), m.uid()))
+        .unwrap_or_default();
+    format!("{mode:o} {uid} {}", hex::encode(Sha256::digest(data)))
+}

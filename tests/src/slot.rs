@@ -1,0 +1,149 @@
+//! A place of one's own on the host: directories, a cgroup name and a range of user ids that no other test has.
+//!
+//! Slots are numbered; a lock on the slot's file says that it is taken, and the kernel drops it with the process, so
+//! whoever gets a slot may sweep what an earlier, crashed owner left in it. Only things that carry the slot's own
+//! number are touched.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, umount2};
+
+use crate::{binary, cgroup, host};
+
+/// Home of all slots: short, since socket paths are at most 107 bytes.
+const HOME: &str = "/run/lodge-tests";
+/// More than tests ever run at once.
+const SLOTS: u32 = 64;
+/// First user id of slot 0: all slots end below the product's own default range, so that a test never meets a real
+/// sandbox, and lie above what distributions give to users in /etc/subuid.
+const UID_START: u32 = 0x4000_0000;
+/// Sandboxes that a slot has ids for.
+pub const UID_BLOCKS: u32 = 128;
+/// Ids of one sandbox.
+pub const UID_BLOCK: u32 = 65_536;
+
+/// A slot, held until it is dropped.
+#[derive(Debug)]
+pub struct Slot {
+    number: u32,
+    home: PathBuf,
+    state: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Slot {
+    /// Takes a free slot and sweeps it. Fails with a clear text if the test does not run as root.
+    pub fn take() -> Result<Self> {
+        ensure!(
+            nix::unistd::geteuid().is_root(),
+            "Lodge's end-to-end tests need root: run them as root (sudo make test)"
+        );
+        for number in 0..SLOTS {
+            if let Some(slot) = Self::try_take(number)? {
+                slot.sweep()
+                    .with_context(|| format!("sweep test slot {number}"))?;
+                slot.prepare()?;
+                return Ok(slot);
+            }
+        }
+        bail!("all {SLOTS} test slots under {HOME} are taken")
+    }
+
+    fn try_take(number: u32) -> Result<Option<Self>> {
+        let locks = Path::new(HOME).join("locks");
+        fs::create_dir_all(&locks).with_context(|| format!("create {}", locks.display()))?;
+        let path = locks.join(number.to_string());
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))?;
+        let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+            return Ok(None);
+        };
+        let home = Path::new(HOME).join(number.to_string());
+        let state = binary::target_dir()?
+            .join("test-state")
+            .join(number.to_string());
+        Ok(Some(Self {
+            number,
+            home,
+            state,
+            _lock: lock,
+        }))
+    }
+
+    fn prepare(&self) -> Result<()> {
+        for dir in [&self.home, &self.state] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(dir)
+                .with_context(|| format!("create {}", dir.display()))?;
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        }
+        // The next owner may be of another checkout: it finds the state directory here.
+        fs::write(
+            self.home.join("state-dir"),
+            self.state.to_string_lossy().as_bytes(),
+        )?;
+        Ok(())
+    }
+
+    /// Removes everything that carries this slot's number: processes, cgroups, mounts, directories.
+    fn sweep(&self) -> Result<()> {
+        cgroup::remove(&self.cgroup())?;
+        host::kill_uids(self.uid_start(), UID_BLOCKS * UID_BLOCK)?;
+        let mut dirs = vec![self.home.clone(), self.state.clone()];
+        if let Ok(earlier) = fs::read_to_string(self.home.join("state-dir")) {
+            dirs.push(PathBuf::from(earlier));
+        }
+        for dir in dirs {
+            for mount in host::mounts_below(&dir)?.iter().rev() {
+                umount2(mount, MntFlags::MNT_DETACH)
+                    .with_context(|| format!("unmount {}", mount.display()))?;
+            }
+            if dir.exists() {
+                fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Directory for sockets and small files of the test.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Directory for what is large: state and images.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Name of the parent cgroup.
+    pub fn cgroup(&self) -> String {
+        format!("lodge-test-{}", self.number)
+    }
+
+    /// First of the slot's user ids.
+    pub fn uid_start(&self) -> u32 {
+        UID_START + self.number * UID_BLOCKS * UID_BLOCK
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Err(error) = self.sweep() {
+            // A panic here would hide the test's own; the next owner of the slot sweeps again.
+            eprintln!(
+                "lodge-tests: could not clean slot {}: {error:#}",
+                self.number
+            );
+        }
+    }
+}

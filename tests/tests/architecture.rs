@@ -1,0 +1,336 @@
+//! The shape of the code: which crate may know which, where unsafe code may be, and where wire types end. Needs
+//! neither root nor a daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// Which of our own crates a crate may depend on, all that may be and no more.
+const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("daemon/kernel", &[]),
+    ("daemon/holder", &["lodge-kernel", "lodge-proto"]),
+    ("daemon", &["lodge-holder", "lodge-kernel", "lodge-proto"]),
+    ("client", &["lodge-proto"]),
+    ("tests", &["lodge-client", "lodge-proto"]),
+];
+
+/// Crates of others that a layer must not have: no runtime and no wire in the kernel's or PID 1's code.
+const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
+    (
+        "daemon/kernel",
+        &["tokio", "prost", "tonic", "serde_json", "tracing"],
+    ),
+    (
+        "daemon/holder",
+        &["tokio", "tonic", "tracing", "serde_json"],
+    ),
+    ("client", &["nix", "libc", "rustix", "cgroups-rs"]),
+    ("proto", &["nix", "tokio"]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn manifest(dir: &str) -> Result<toml::Table> {
+    let path = root().join(dir).join("Cargo.toml");
+    Ok(fs::read_to_string(&path)
+        .with_context(|| path.display().to_string())?
+        .parse()?)
+}
+
+/// Names under `[dependencies]` and `[build-dependencies]`, and those of each target.
+fn dependencies(manifest: &toml::Table) -> BTreeSet<String> {
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let per_target = targets
+        .into_iter()
+        .flat_map(|t| t.values())
+        .filter_map(toml::Value::as_table);
+    let tables = std::iter::once(manifest).chain(per_target);
+    let kinds = ["dependencies", "build-dependencies"];
+    let found = tables.flat_map(|t| kinds.into_iter().filter_map(|k| t.get(k)?.as_table()));
+    found.flat_map(|t| t.keys().cloned()).collect()
+}
+
+/// Every Rust file below a directory of the project, by its path from the root.
+fn sources(dir: &str) -> Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    let mut todo = vec![root().join(dir)];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir)
+            .with_context(|| dir.display().to_string())?
+            .flatten()
+        {
+            let path = entry.path();
+            if path.is_dir() {
+                if !path.ends_with("target") {
+                    todo.push(path);
+                }
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.strip_prefix(root())?.to_string_lossy().into_owned();
+                found.insert(name, fs::read_to_string(&path)?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Code lines of a file: comments do not count.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text
+        .lines()
+        .enumerate()
+        .map(|(n, l)| (n + 1, l.split("//").next().unwrap_or("")));
+    lines.filter(|(_, l)| !l.trim().is_empty())
+}
+
+/// Our crates depend on each other in one direction only: `client → proto`, `daemon → holder, kernel, proto`,
+/// `holder → kernel, proto`.
+#[test]
+fn crates_depend_in_one_direction() -> Result<()> {
+    let members = manifest(".")?["workspace"]["members"]
+        .as_array()
+        .context("members")?
+        .len();
+    ensure!(
+        members == MAY_KNOW.len(),
+        "a member of the workspace is not in the table"
+    );
+    for (dir, allowed) in MAY_KNOW {
+        let all = dependencies(&manifest(dir)?);
+        let ours = all.iter().filter(|d| d.starts_with("lodge"));
+        for dependency in ours {
+            ensure!(
+                allowed.contains(&dependency.as_str()),
+                "{dir} depends on {dependency}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The lower layers have no runtime and no wire, and the client builds where there is no Linux.
+#[test]
+fn layers_do_not_know_what_is_above() -> Result<()> {
+    for (dir, forbidden) in MUST_NOT_KNOW {
+        let all = dependencies(&manifest(dir)?);
+        for dependency in *forbidden {
+            ensure!(!all.contains(*dependency), "{dir} depends on {dependency}");
+        }
+    }
+    Ok(())
+}
+
+/// Nothing of the daemon below `api/` names a type of the public wire.
+#[test]
+fn wire_types_end_at_the_api() -> Result<()> {
+    for (file, text) in sources("daemon/src")? {
+        if file.starts_with("daemon/src/api/") {
+            continue;
+        }
+        for (line, content) in code(&text) {
+            ensure!(
+                !content.contains("lodge_proto::v1"),
+                "{file}:{line} names the public wire"
+            );
+            ensure!(
+                !content.contains("tonic::Status"),
+                "{file}:{line} names a wire status"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Modules of the daemon that the arrow `api → domain → store, storage → kernel` lets know nothing of these.
+const BELOW: &[(&str, &[&str])] = &[
+    (
+        "daemon/src/store/",
+        &[
+            "crate::api",
+            "crate::service",
+            "crate::exec",
+            "crate::sandbox::registry",
+        ],
+    ),
+    (
+        "daemon/src/storage/",
+        &[
+            "crate::api",
+            "crate::service",
+            "crate::exec",
+            "crate::image",
+        ],
+    ),
+    (
+        "daemon/src/holder/",
+        &[
+            "crate::api",
+            "crate::service",
+            "crate::exec",
+            "crate::image",
+            "crate::store",
+        ],
+    ),
+    ("daemon/src/exec/", &["crate::api", "crate::service"]),
+    ("daemon/src/sandbox/", &["crate::api", "crate::service"]),
+    (
+        "daemon/src/image/",
+        &["crate::api", "crate::service", "crate::exec"],
+    ),
+];
+
+/// Within the daemon too, a lower layer does not name a higher one.
+#[test]
+fn modules_of_the_daemon_point_downwards() -> Result<()> {
+    for (file, text) in sources("daemon/src")? {
+        let rules = BELOW.iter().filter(|(dir, _)| file.starts_with(dir));
+        for forbidden in rules.flat_map(|(_, words)| words.iter()) {
+            for (line, content) in code(&text) {
+                ensure!(
+                    !content.contains(forbidden),
+                    "{file}:{line} names {forbidden}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Unsafe code is in one directory, and there each block says why it is sound.
+#[test]
+fn unsafe_code_is_in_one_directory() -> Result<()> {
+    for dir in ["proto", "daemon", "client", "tests"] {
+        for (file, text) in sources(dir)? {
+            let in_sys = file.starts_with("daemon/kernel/src/sys/");
+            let this = file == "tests/tests/architecture.rs";
+            for (line, content) in code(&text).filter(|_| !in_sys && !this) {
+                let forms = [
+                    "unsafe {",
+                    "unsafe fn",
+                    "unsafe impl",
+                    "unsafe extern",
+                    "unsafe(",
+                ];
+                let found = forms.iter().find(|form| content.contains(*form));
+                ensure!(found.is_none(), "{file}:{line} has unsafe code");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No test needs anything outside the project, and nothing names the machine that it was written on.
+#[test]
+fn nothing_outside_the_clone_is_needed() -> Result<()> {
+    for dir in ["proto", "daemon", "client", "tests"] {
+        for (file, text) in sources(dir)?
+            .iter()
+            .filter(|(f, _)| *f != "tests/tests/architecture.rs")
+        {
+            for forbidden in ["../shared", "/work/main", "CONTRACT.md"] {
+                ensure!(!text.contains(forbidden), "{file} names {forbidden}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every row of the catalogues that this version must hold has its test.
+const ROWS: &[&str] = &[
+    "case_a1_",
+    "case_a2_",
+    "case_a3_",
+    "case_a4_",
+    "case_a5_",
+    "case_a6_",
+    "case_b1_",
+    "case_b2_",
+    "case_b3_",
+    "case_b5_",
+    "case_c1_",
+    "case_c2_",
+    "case_c3_",
+    "case_c4_",
+    "case_d1_",
+    "case_d2_",
+    "case_d3_",
+    "case_e1_",
+    "case_e2_",
+    "case_e3_",
+    "case_e4_",
+    "case_e5_",
+    "case_e6_",
+    "case_f1_",
+    "case_f2_",
+    "case_f3_",
+    "case_f4_",
+    "case_f5_",
+    "case_k1_",
+    "case_l1_",
+    "case_l2_",
+    "case_l3_",
+    "attack_e01_",
+    "attack_e02_",
+    "attack_e04_",
+    "attack_e05_",
+    "attack_e06_",
+    "attack_e07_",
+    "attack_e10_",
+    "attack_e12_",
+    "attack_e13_",
+    "attack_e14_",
+    "attack_e15_",
+    "attack_e16_",
+    "attack_e22_",
+    "attack_e24_",
+    "attack_e26_",
+    "attack_e35_",
+    "attack_f01_",
+    "attack_f02_",
+    "attack_f04_",
+    "attack_f05_",
+    "attack_f07_",
+    "attack_f08_",
+    "attack_f09_",
+    "attack_f15_",
+    "attack_f20_",
+    "attack_f23_",
+    "attack_l01_",
+    "attack_l02_",
+    "attack_l03_",
+    "attack_l06_",
+    "attack_p01_",
+    "attack_p02_",
+    "attack_p04_",
+    "attack_p05_",
+    "attack_p06_",
+    "attack_r01_",
+    "attack_r04_",
+    "attack_r12_",
+    "attack_r20_",
+    "attack_r21_",
+    "attack_r22_",
+    "attack_r24_",
+    "attack_a01_",
+    "attack_a02_",
+    "attack_a03_",
+    "attack_a04_",
+    "attack_a05_",
+];
+
+/// No row is lost by a rename.
+#[test]
+fn every_row_has_a_test() -> Result<()> {
+    let all: String = sources("tests/tests")?.into_values().collect();
+    for row in ROWS {
+        ensure!(
+            all.contains(&format!("fn {row}")),
+            "no test is named {row}…"
+        );
+    }
+    Ok(())
+}

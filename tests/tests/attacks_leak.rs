@@ -1,0 +1,169 @@
+//! Attacks L01 to L06: what one sandbox, or one run, may learn of others.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use lodge_tests::arena::{Arena, canary, find_mention};
+use lodge_tests::host;
+use lodge_tests::live::contains;
+
+/// Searching everything that can be read for the neighbour's environment: nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_l01_neighbours_environment_and_files() -> Result<()> {
+    let arena = Arena::new().await?;
+    let search = "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'
+        grep -rsa 'CANARY_\\|canary-' /dev/shm /tmp /run /etc /home /sys/fs 2>/dev/null; true";
+    let ran = arena.attack(search).await?;
+    ensure!(!ran.text().contains("CANARY_NEIGH"), "{}", ran.story());
+    arena.check().await
+}
+
+/// The environment of a command is exactly what is documented and what the call gave: nothing of the daemon's.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_l02_daemons_environment() -> Result<()> {
+    let arena = Arena::new().await?;
+    let mut expected = vec![
+        "HOME=/home/user",
+        "LANG=C.UTF-8",
+        "LOGNAME=user",
+        "OWN=value",
+        "SHELL=/bin/bash",
+        "USER=user",
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    ];
+    expected.sort_unstable();
+    for args in [&["env"][..], &["cat", "/proc/self/environ"][..]] {
+        let ran = arena.unseen(arena.attacker.argv(args).env("OWN", "value").await?)?;
+        let text = ran.exited(0)?.text().replace('\0', "\n");
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        ensure!(lines == expected, "{lines:?}");
+    }
+    arena
+        .attack("cat /proc/*/environ /proc/*/cmdline; env")
+        .await?;
+    arena.check().await
+}
+
+/// After a run with a secret has ended, another run searches processes, memory and files for it: nothing, since every
+/// process of such a run ends with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_l03_secret_of_a_former_run() -> Result<()> {
+    let arena = Arena::new().await?;
+    let secret = canary()?;
+    let ran = arena
+        .attacker
+        .run("setsid sleep 300 & echo $S; echo err $S >&2")
+        .root()
+        .secret("S", &secret)
+        .await?;
+    ensure!(
+        ran.text() == "«S»\n" && ran.errors() == "err «S»\n",
+        "{}",
+        ran.story()
+    );
+    ensure!(
+        ran.result.left_running == 0,
+        "{} live on",
+        ran.result.left_running
+    );
+    let search = "
+import glob, re
+needle = b'canary' + b'-'
+for path in glob.glob('/proc/[0-9]*/environ') + glob.glob('/proc/[0-9]*/cmdline'):
+    try: data = open(path, 'rb').read()
+    except OSError: continue
+    for m in re.findall(needle + b'[0-9a-f-]{36}', data): print(path, m.decode())
+import os
+for pid in [p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid()]:
+    try:
+        for line in open('/proc/%s/maps' % pid):
+            start, end = (int(x, 16) for x in line.split()[0].split('-'))
+            with open('/proc/%s/mem' % pid, 'rb') as mem:
+                mem.seek(start)
+                for m in re.findall(needle + b'[0-9a-f-]{36}', mem.read(end - start)): print(pid, m.decode())
+    except (OSError, OverflowError, ValueError): pass
+";
+    let found = arena.attack_python(search).await?;
+    ensure!(found.text().is_empty(), "{}", found.story());
+    let files = arena
+        .attack("grep -rsal canary- / --exclude-dir=proc --exclude-dir=sys")
+        .await?;
+    ensure!(files.text().is_empty(), "{}", files.story());
+    arena.check().await
+}
+
+/// Looking on the host, with the daemon's log at its most talkative: no secret in logs, state, run logs, command lines
+/// or environments, neither after a good run, nor a failed exec, nor a refused call.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_l06_secret_in_logs_and_state() -> Result<()> {
+    let arena = Arena::with_config("log_level = \"trace\"").await?;
+    let secret = canary()?;
+    let room = &arena.attacker;
+    let halves = "import os, time\ns = os.environ['S'].encode()\nfor b in s: os.write(1, bytes([b]))\nos.write(2, s * 3)";
+    let split = room.python(halves).secret("S", &secret).await?;
+    ensure!(
+        split.text() == "«S»" && split.errors() == "«S»«S»«S»",
+        "{}",
+        split.story()
+    );
+    room.argv(&["/no/such/program"])
+        .secret("S", &secret)
+        .await?
+        .exited(127)?;
+    ensure!(
+        room.run("true")
+            .secret("S", &secret)
+            .secret("A=B", &secret)
+            .send()
+            .await
+            .is_err()
+    );
+    ensure!(
+        room.run("true")
+            .secret("S", &secret)
+            .cwd("relative")
+            .send()
+            .await
+            .is_err()
+    );
+    ensure!(room.run("kill -SEGV $$").secret("S", &secret).await?.code() == 139);
+    let mut live = room
+        .run("echo $S; sleep 100")
+        .secret("S", &secret)
+        .start()
+        .await?;
+    live.wait_for("«S»").await?;
+    let log = fs::read(arena.daemon.log_file())?;
+    ensure!(!log.is_empty(), "the daemon logs nothing");
+    ensure!(
+        !contains(&log, secret.as_bytes()),
+        "the daemon's log has the secret"
+    );
+    let mentioned = find_mention(arena.daemon.slot().state(), &secret)?;
+    ensure!(mentioned.is_none(), "{mentioned:?} has the secret");
+    let run_dir = find_mention(&arena.daemon.slot().home().join("run"), &secret)?;
+    ensure!(run_dir.is_none(), "{run_dir:?} has the secret");
+    for pid in host::pids()?
+        .into_iter()
+        .filter(|p| *p != std::process::id().cast_signed())
+    {
+        let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        ensure!(
+            !contains(&cmdline, secret.as_bytes()),
+            "the command line of {pid} has the secret"
+        );
+    }
+    for pid in [
+        arena.daemon.pid()?,
+        room.holder_pid(&arena.daemon.cgroup())?,
+    ] {
+        let environ = fs::read(format!("/proc/{pid}/environ")).context("environ of our own")?;
+        ensure!(
+            !contains(&environ, secret.as_bytes()),
+            "the environment of {pid} has the secret"
+        );
+    }
+    room.kill(&live.run_id).await?;
+    arena.check().await
+}

@@ -1,0 +1,260 @@
+//! Attacks R01 to R24: using up what is shared. The neighbour and the daemon are watched during the attack.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lodge_proto::v1 as pb;
+use lodge_tests::arena::{Arena, no_timeout};
+use lodge_tests::host;
+use lodge_tests::prober::{self, program};
+use tokio::task::JoinSet;
+
+const MIB: i64 = 1 << 20;
+/// What the daemon may grow by while a sandbox floods it.
+const FLOOD_MEMORY: u64 = 16 << 20;
+
+/// Watches neighbour and daemon until the attack has ended.
+async fn while_others_are_fine<T>(
+    arena: &Arena,
+    attack: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::pin!(attack);
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut attack => return outcome,
+            fine = arena.others_are_fine() => fine.context("during the attack")?,
+        }
+    }
+}
+
+/// A fork bomb is held by the limit of pids, the neighbour does not notice, and the timeout ends all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r01_fork_bomb() -> Result<()> {
+    let limits = pb::Limits {
+        pids: Some(64),
+        memory_bytes: Some(128 * MIB),
+        ..Default::default()
+    };
+    let arena = Arena::with_limits(limits).await?;
+    let bomb = arena
+        .attacker
+        .run("bomb() { bomb | bomb & }; bomb; sleep 100")
+        .timeout(Duration::from_secs(2));
+    let start = Instant::now();
+    let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+    ensure!(
+        start.elapsed() < Duration::from_millis(2000 + 2000 + 1500),
+        "it took {:?}",
+        start.elapsed()
+    );
+    ensure!(
+        ran.reason() == pb::EndReason::TimedOut || ran.code() != 0,
+        "{}",
+        ran.story()
+    );
+    if ran.reason() != pb::EndReason::TimedOut {
+        arena.attacker.kill(&ran.result.run_id).await?;
+    }
+    ensure!(
+        arena
+            .attacker
+            .processes_of(&ran.result.run_id)
+            .await?
+            .is_empty()
+    );
+    arena.attack("true").await?.exited(0)?;
+    arena.check().await
+}
+
+/// A memory bomb is killed by the kernel and reported so; PID 1 lives and the sandbox is usable.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r04_memory_bomb() -> Result<()> {
+    let limits = pb::Limits {
+        memory_bytes: Some(96 * MIB),
+        ..Default::default()
+    };
+    let arena = Arena::with_limits(limits).await?;
+    let holder = arena.attacker.holder_pid(&arena.daemon.cgroup())?;
+    let bomb = "b=[]; [b.append(bytearray(1<<20)) for _ in iter(int,1)]";
+    let bomb = arena
+        .attacker
+        .python(bomb)
+        .root()
+        .timeout(Duration::from_secs(30));
+    let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+    ensure!(ran.reason() == pb::EndReason::OomKilled, "{}", ran.story());
+    ensure!(
+        arena.attacker.holder_pid(&arena.daemon.cgroup())? == holder,
+        "PID 1 was replaced"
+    );
+    arena.attack("true").await?.exited(0)?;
+    arena.check().await
+}
+
+/// The ioctls by which a sandbox on btrfs would leave its disk limit are refused on every file system; those that
+/// clone ranges of files are left to the file system.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r12_btrfs_ioctls() -> Result<()> {
+    let arena = Arena::new().await?;
+    let body = "
+fd = os.open('/root', os.O_RDONLY)
+args = ctypes.create_string_buffer(4096)
+for label, number in [('SNAP_CREATE', 0x50009401), ('SUBVOL_CREATE', 0x5000940e), ('SYNC', 0x9408),
+        ('SNAP_CREATE_V2', 0x50009417), ('SUBVOL_CREATE_V2', 0x50009418), ('DEV_INFO', 0xd000941e),
+        ('SNAP_DESTROY', 0x5000940f), ('high bits', 0x1_0000_9408)]:
+    say(label, 'ioctl', fd, number, args)
+out = os.open('/root/clone', os.O_RDWR | os.O_CREAT)
+say('FICLONE', 'ioctl', out, 0x40049409, fd)
+";
+    let ran = arena.attack_python(&program(body)).await?;
+    let denied = [
+        "SNAP_CREATE",
+        "SUBVOL_CREATE",
+        "SYNC",
+        "SNAP_CREATE_V2",
+        "SUBVOL_CREATE_V2",
+        "DEV_INFO",
+        "SNAP_DESTROY",
+        "high bits",
+    ];
+    prober::expect(&ran, &denied.map(|l| (l, "EPERM")))?;
+    ensure!(
+        prober::answers(&ran)?
+            .get("FICLONE")
+            .is_some_and(|a| a != "EPERM"),
+        "{}",
+        ran.text()
+    );
+    arena.check().await
+}
+
+/// A flood of standard output is cut, flagged and counted; the daemon does not grow, another run in the same sandbox
+/// is not disturbed, and the flood is ended by its timeout and not before.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r20_output_flood() -> Result<()> {
+    let arena = Arena::new().await?;
+    let daemon = arena.daemon.pid()?;
+    host::reset_peak_memory(daemon)?;
+    let before = host::memory_field(daemon, "VmHWM")?;
+    let flood = arena
+        .attacker
+        .run("yes")
+        .root()
+        .timeout(Duration::from_secs(3));
+    let beside = async {
+        let ran = while_others_are_fine(&arena, async { flood.await }).await?;
+        ran.timed_out()?;
+        anyhow::Ok(ran)
+    };
+    let other = arena
+        .attacker
+        .run("for i in 1 2 3 4 5; do echo $i; sleep 0.2; done")
+        .send();
+    let (ran, other) = tokio::join!(beside, other);
+    let ran = ran?;
+    ensure!(other?.text() == "1\n2\n3\n4\n5\n");
+    ensure!(ran.took >= Duration::from_secs(3), "it was ended early");
+    let kept = (ran.out.head.len() + ran.out.tail.len()) as u64;
+    ensure!(
+        ran.out.total_bytes > 64 << 20,
+        "only {} bytes",
+        ran.out.total_bytes
+    );
+    ensure!(kept <= 1 << 20 && ran.out.dropped_bytes == ran.out.total_bytes - kept);
+    let peak = host::memory_field(daemon, "VmHWM")?;
+    ensure!(
+        peak < before + FLOOD_MEMORY,
+        "the daemon grew from {before} to {peak} bytes"
+    );
+    arena.check().await
+}
+
+/// A flood of both streams at once: each has its own budget and there is no deadlock.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r21_flood_of_both_streams() -> Result<()> {
+    let arena = Arena::new().await?;
+    let flood = arena
+        .attacker
+        .run("yes out & yes err >&2")
+        .root()
+        .timeout(Duration::from_secs(2));
+    let ran = while_others_are_fine(&arena, async { flood.await }).await?;
+    ran.timed_out()?;
+    for (name, output, line) in [("stdout", &ran.out, "out\n"), ("stderr", &ran.err, "err\n")] {
+        ensure!(output.dropped_bytes > 0, "{name} was not flooded");
+        let kept = output.head.len() + output.tail.len();
+        ensure!(
+            kept <= 1 << 20 && kept > 900 << 10,
+            "{name} keeps {kept} bytes"
+        );
+        ensure!(
+            output.head.starts_with(line.as_bytes()),
+            "{name} has the other's output"
+        );
+    }
+    arena.check().await
+}
+
+/// Clients that never read, at once.
+const STALLED: usize = 50;
+
+/// Fifty streams that nobody reads while `yes` runs: memory stays bounded, other calls are served, and each run ends
+/// at its timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r22_readers_that_stall() -> Result<()> {
+    let arena = Arena::new().await?;
+    let daemon = arena.daemon.pid()?;
+    host::reset_peak_memory(daemon)?;
+    let before = host::memory_field(daemon, "VmHWM")?;
+    let mut starts = JoinSet::new();
+    for _ in 0..STALLED {
+        // 10 MB each: enough to fill every buffer on the way, and bounded on the disk of the machine that tests.
+        let flood = "yes | head -c 10000000; sleep 100";
+        let command = arena
+            .attacker
+            .run(flood)
+            .root()
+            .timeout(Duration::from_secs(5));
+        starts.spawn(async move { command.start().await });
+    }
+    let mut stalled = Vec::new();
+    while let Some(started) = starts.join_next().await {
+        stalled.push(started??);
+    }
+    let watch = arena.attacker.run("sleep 4").with(no_timeout);
+    let reader = arena.neighbour.run("seq 100000").send();
+    let (watched, read) =
+        tokio::join!(while_others_are_fine(&arena, async { watch.await }), reader);
+    watched?.exited(0)?;
+    ensure!(read?.out.total_bytes == 588_895);
+    let peak = host::memory_field(daemon, "VmHWM")?;
+    ensure!(
+        peak < before + (64 << 20),
+        "the daemon grew from {before} to {peak} bytes"
+    );
+    for mut live in stalled {
+        let result = live.end().await?;
+        ensure!(result.end_reason() == pb::EndReason::TimedOut, "{result:?}");
+    }
+    arena.check().await
+}
+
+/// Bytes that are no UTF-8, characters split over pieces, and all bytes from 0x80: they come back as they were.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r24_invalid_utf8() -> Result<()> {
+    let arena = Arena::new().await?;
+    let ran = arena.attack("printf '\\xff\\xfe\\xed\\xa0\\x80'").await?;
+    ensure!(
+        ran.exited(0)?.stdout() == b"\xff\xfe\xed\xa0\x80",
+        "{:?}",
+        ran.stdout()
+    );
+    let body = "import os, time\nfor i in range(0x80, 0x100): os.write(1, bytes([i]))\n\
+        for b in '€😀'.encode() * 100: os.write(2, bytes([b]))";
+    let mut live = arena.attacker.python(body).start().await?;
+    live.end().await?;
+    let high: Vec<u8> = (0x80..=0xff).collect();
+    ensure!(live.stdout == high && live.stderr == "€😀".repeat(100).as_bytes());
+    arena.check().await
+}
