@@ -1,0 +1,271 @@
+//! Starts runs, within bounds: a place, a leaf, pipes, then the holder is asked to fork.
+//!
+//! Nothing here waits for a run (see `supervise`). A start that fails leaves nothing behind.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use lodge_kernel::cgroup::RunLeaf;
+use tokio::sync::Semaphore;
+
+use super::environment::CallEnv;
+use super::log::Stream;
+use super::mask::Patterns;
+use super::plumbing::{Input, Outlet};
+use super::run::{GRACE, Group, Parts, Run};
+use super::secrets_fd;
+use super::spec::{Command, RawRunSpec, RunSpec};
+use super::stdin::StdinPipe;
+use super::supervise::{PidsLimit, Places, Supervised};
+use super::table::RunTable;
+use super::timeout::TimeoutPolicy;
+use crate::error::{Error, ErrorKind, Result};
+use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX, Spawn};
+use crate::sandbox::Live;
+use crate::sandbox::id::RunId;
+
+/// Live runs of all sandboxes. Each holds about ten descriptors.
+const LIVE_MAX: usize = 1_000;
+
+/// Starts runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    timeouts: TimeoutPolicy,
+    places: Arc<Semaphore>,
+}
+
+/// A run that was started.
+pub struct Started {
+    /// The run.
+    pub run: Run,
+    /// Its standard input, where the caller writes it.
+    pub stdin: Option<StdinPipe>,
+}
+
+impl Engine {
+    /// An engine with the server's timeouts.
+    pub fn new(timeouts: TimeoutPolicy) -> Self {
+        Self(Arc::new(Inner {
+            timeouts,
+            places: Arc::new(Semaphore::new(LIVE_MAX)),
+        }))
+    }
+
+    /// Checks a call, without looking at any sandbox.
+    pub fn check(&self, raw: RawRunSpec) -> Result<RunSpec> {
+        RunSpec::new(raw, &self.0.timeouts)
+    }
+
+    /// Starts a run in a started sandbox.
+    pub async fn start(&self, live: &Live, runs: &RunTable, spec: RunSpec) -> Result<Started> {
+        let places = self.reserve(runs)?;
+        let (exec, script) = exec_spec(live, &spec)?;
+        let patterns = patterns(&spec.env).await?;
+        let pids = PidsLimit::of(live);
+        let id = RunId::random();
+        let leaf = NewLeaf::create(live, &id)?;
+        let dir = live.runs_dir.join(id.as_str());
+
+        let input = Input::open(spec.stdin).map_err(no_pipes)?;
+        let mut stdout = Outlet::open(&dir, Stream::Stdout, patterns.as_ref()).map_err(no_pipes)?;
+        let stderr = Outlet::open(&dir, Stream::Stderr, patterns.as_ref()).map_err(no_pipes)?;
+        let mut kept = std::mem::take(&mut stdout.kept);
+        kept.extend(stderr.kept);
+        let secrets = secrets(&spec.env, &mut kept)?;
+        let kill_on_exit = if secrets.is_some() {
+            KillOnExit::Yes
+        } else {
+            KillOnExit::No
+        };
+
+        let (started, started_at) = (Instant::now(), SystemTime::now());
+        let spawn = Spawn {
+            run: id.clone(),
+            timeout: spec.timeout,
+            grace: GRACE,
+            kill_on_exit,
+            leaf: leaf.0.spawn_fds().map_err(no_leaf)?,
+            spec: exec,
+            script,
+            stdin: input.theirs,
+            stdout: stdout.theirs,
+            stderr: stderr.theirs,
+            kept,
+        };
+        let watch = live.holder.spawn(spawn).await.map_err(not_asked)?;
+        let group = Group {
+            holder: live.holder.clone(),
+            leaf: leaf.keep(),
+        };
+        let run = Run::new(Parts {
+            id,
+            started_at,
+            output_bytes: spec.output_bytes,
+            dir,
+            stdout: stdout.log,
+            stderr: stderr.log,
+            group: group.clone(),
+        });
+        runs.insert(run.clone());
+        let pumps = [stdout.pump, stderr.pump];
+        let runs = runs.clone();
+        let task = Supervised {
+            run: run.clone(),
+            runs,
+            group,
+            watch,
+            pumps,
+            secrets,
+            pids,
+            started,
+            places,
+        };
+        tokio::spawn(task.supervise());
+        Ok(Started {
+            run,
+            stdin: input.ours,
+        })
+    }
+
+    pub(super) fn reserve(&self, runs: &RunTable) -> Result<Places> {
+        let in_sandbox = runs.reserve()?;
+        let in_all = Arc::clone(&self.0.places)
+            .try_acquire_owned()
+            .map_err(|_| {
+                Error::new(
+                    ErrorKind::ResourceExhausted,
+                    "TOO_MANY_RUNS",
+                    format!("{LIVE_MAX} runs live on this host"),
+                )
+                .hint("wait for some to end")
+            })?;
+        Ok(Places {
+            _in_sandbox: in_sandbox,
+            _in_all: in_all,
+        })
+    }
+}
+
+/// A leaf that goes again unless it is kept.
+struct NewLeaf(Arc<RunLeaf>, Kept);
+
+#[derive(PartialEq, Eq)]
+enum Kept {
+    No,
+    Yes,
+}
+
+impl NewLeaf {
+    fn create(live: &Live, id: &RunId) -> Result<Self> {
+        let leaf = live.cgroup.create_run(id.as_str()).map_err(no_leaf)?;
+        Ok(Self(Arc::new(leaf), Kept::No))
+    }
+
+    fn keep(mut self) -> Arc<RunLeaf> {
+        self.1 = Kept::Yes;
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for NewLeaf {
+    fn drop(&mut self) {
+        if self.1 == Kept::No
+            && let Err(error) = self.0.remove()
+        {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "leaf of an unstarted run stays"
+            );
+        }
+    }
+}
+
+/// What the child executes, and the script where it is too long for an argument.
+fn exec_spec(live: &Live, spec: &RunSpec) -> Result<(ExecSpec, Option<Vec<u8>>)> {
+    let env = spec
+        .env
+        .layered(&live.env, spec.argument_bytes(SCRIPT_ARGUMENT_MAX))?;
+    let (argv, script, shell) = match &spec.command {
+        Command::Argv(args) => (
+            args.iter().map(|a| a.clone().into_bytes()).collect(),
+            None,
+            false,
+        ),
+        Command::Shell(text) if text.len() <= SCRIPT_ARGUMENT_MAX => {
+            (vec![text.clone().into_bytes()], None, true)
+        }
+        Command::Shell(text) => (Vec::new(), Some(text.clone().into_bytes()), true),
+    };
+    let cwd = if spec.cwd.is_empty() {
+        &live.workdir
+    } else {
+        &spec.cwd
+    };
+    let user = if spec.user.is_empty() {
+        &live.user
+    } else {
+        &spec.user
+    };
+    let exec = ExecSpec {
+        argv,
+        env,
+        cwd: cwd.clone().into_bytes(),
+        user: user.clone(),
+        shell,
+    };
+    Ok((exec, script))
+}
+
+/// The tables for masking; built on a blocking thread, since large secrets take milliseconds.
+async fn patterns(env: &CallEnv) -> Result<Option<Arc<Patterns>>> {
+    if env.secrets().is_empty() {
+        return Ok(None);
+    }
+    let secrets = env.secrets().to_vec();
+    let built = tokio::task::spawn_blocking(move || Patterns::new(&secrets)).await;
+    let failed = "the secrets cannot be masked";
+    let patterns = built.map_err(|e| Error::internal("MASK_NOT_BUILT", failed, e))?;
+    let patterns = patterns.map_err(|e| Error::internal("MASK_NOT_BUILT", failed, e))?;
+    Ok(Some(Arc::new(patterns)))
+}
+
+/// Puts the call's secrets, if it has any, where the holder keeps them.
+fn secrets(
+    env: &CallEnv,
+    kept: &mut Vec<(FdRole, std::os::fd::OwnedFd)>,
+) -> Result<Option<std::os::fd::OwnedFd>> {
+    if env.secrets().is_empty() {
+        return Ok(None);
+    }
+    let ours = secrets_fd::write(env.secrets()).map_err(no_pipes)?;
+    kept.push((FdRole::Secrets, ours.try_clone().map_err(no_pipes)?));
+    Ok(Some(ours))
+}
+
+fn no_pipes(error: std::io::Error) -> Error {
+    Error::internal(
+        "RUN_NOT_STARTED",
+        "the run's pipes could not be made",
+        error,
+    )
+}
+
+fn no_leaf(error: lodge_kernel::cgroup::Error) -> Error {
+    Error::internal(
+        "RUN_NOT_STARTED",
+        "the run's cgroup could not be made",
+        error,
+    )
+}
+
+fn not_asked(error: HolderError) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "HOLDER_UNREACHABLE",
+        "PID 1 of the sandbox does not answer",
+    )
+    .hint("try again: the sandbox is started anew")
+    .caused_by(error)
+}

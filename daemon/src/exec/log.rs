@@ -1,0 +1,383 @@
+//! The log of one stream of a run: its file, which part of it is kept, and who reads it.
+//!
+//! An offset in the file is the offset in the stream. The first and the last part are kept; what lies between is a
+//! punched hole. The file is made at the first byte, so a silent run costs none. The bytes come from `output` or
+//! `spool`, the only writers. File work blocks: those methods say so and belong on a blocking thread.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::unistd::Whence;
+use tokio::sync::Notify;
+
+mod follower;
+
+pub use follower::{Follower, Headroom};
+
+/// Which stream of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    /// The name of its file in the run's directory.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// How much of a stream's log is kept, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// Kept from the start.
+    pub first: u64,
+    /// Kept from the end, at least.
+    pub last: u64,
+    /// The hole grows in steps of this: punching costs a walk through the file's extents.
+    pub step: u64,
+}
+
+/// Half of a run's 64 MiB for each stream.
+/// With one step not yet punched and one write of up to a MiB on top, a stream never has more than 32 MiB on disk.
+pub const BUDGET: Budget = Budget {
+    first: 8 << 20,
+    last: 22 << 20,
+    step: 1 << 20,
+};
+/// Holes begin and end at pages, so that every file system frees what they cover.
+const PAGE: u64 = 4096;
+
+/// A piece of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Bytes, and the offset of the first.
+    Data {
+        /// Offset in the stream.
+        offset: u64,
+        /// The bytes; not empty.
+        bytes: Bytes,
+    },
+    /// Bytes that are no longer there.
+    Gap {
+        /// The first missing one.
+        from: u64,
+        /// The first after them.
+        to: u64,
+    },
+    /// Nothing there yet, or no more.
+    End,
+}
+
+/// The log of one stream.
+pub struct StreamLog {
+    path: PathBuf,
+    budget: Budget,
+    state: Mutex<State>,
+    /// Bytes were added, or the log was closed.
+    grown: Notify,
+    /// A reader moved on, or left.
+    moved: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes of the stream so far, whether kept or not.
+    len: u64,
+    /// The punched hole.
+    hole: Range<u64>,
+    /// From here on nothing was stored.
+    lost: Option<Lost>,
+    /// No byte will follow.
+    sealed: bool,
+    /// Open from the first byte until the log is sealed.
+    file: Option<Arc<File>>,
+    followers: Vec<follower::Position>,
+    next_follower: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Lost {
+    from: u64,
+    errno: Errno,
+}
+
+impl StreamLog {
+    /// The log of a stream that has no byte yet. Touches no file.
+    pub fn new(run_dir: &Path, stream: Stream, budget: Budget) -> Self {
+        Self {
+            path: run_dir.join(stream.file_name()),
+            budget,
+            state: Mutex::default(),
+            grown: Notify::new(),
+            moved: Notify::new(),
+        }
+    }
+
+    /// The log that an earlier daemon wrote, to be continued at its end. Blocks.
+    pub fn reopen(run_dir: &Path, stream: Stream, budget: Budget) -> io::Result<Self> {
+        let log = Self::new(run_dir, stream, budget);
+        match OpenOptions::new().read(true).write(true).open(&log.path) {
+            Ok(file) => {
+                let mut state = log.lock();
+                state.len = file.metadata()?.len();
+                state.hole = found_hole(&file, budget.first, state.len);
+                state.file = Some(Arc::new(file));
+                drop(state);
+                Ok(log)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(log),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Bytes of the stream so far.
+    pub fn len(&self) -> u64 {
+        self.lock().len
+    }
+
+    /// Whether no byte was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether no byte will follow.
+    pub fn is_sealed(&self) -> bool {
+        self.lock().sealed
+    }
+
+    /// Why bytes were not stored, if that happened: the offset of the first, and the kernel's error.
+    pub fn loss(&self) -> Option<(u64, Errno)> {
+        self.lock().lost.map(|lost| (lost.from, lost.errno))
+    }
+
+    /// Reads up to `limit` bytes at `offset`, up to the next gap.
+    pub async fn read(self: &Arc<Self>, offset: u64, limit: usize) -> io::Result<Piece> {
+        let want = {
+            let state = self.lock();
+            match state.piece_at(offset, limit) {
+                Ok(want) => want,
+                Err(piece) => return Ok(piece),
+            }
+        };
+        let log = Arc::clone(self);
+        tokio::task::spawn_blocking(move || log.read_blocking(offset, want))
+            .await
+            .map_err(|_| io::Error::other("the reading thread was ended"))?
+    }
+
+    /// Reads exactly `want` bytes that [`State::piece_at`] found. Blocks.
+    fn read_blocking(&self, offset: u64, want: usize) -> io::Result<Piece> {
+        let file = match self.lock().file.clone() {
+            Some(file) => file,
+            None => Arc::new(File::open(&self.path)?),
+        };
+        let mut bytes = vec![0; want];
+        file.read_exact_at(&mut bytes, offset)?;
+        // The hole may have come while we read; then what we have may be its zeros.
+        match self.lock().piece_at(offset, want) {
+            Err(gap) => Ok(gap),
+            Ok(still) => {
+                bytes.truncate(still);
+                Ok(Piece::Data {
+                    offset,
+                    bytes: bytes.into(),
+                })
+            }
+        }
+    }
+
+    /// The file to write to at the current length, made if need be; `None` where writing has failed before. Blocks.
+    pub(super) fn writable(&self) -> Option<Arc<File>> {
+        {
+            let state = self.lock();
+            if state.lost.is_some() || state.file.is_some() {
+                return state.file.clone().filter(|_| state.lost.is_none());
+            }
+        }
+        // Not under the lock, which the reactor takes too. Nobody else makes it: there is one writer.
+        match self.create() {
+            Ok(file) => self.lock().file.insert(Arc::new(file)).clone().into(),
+            Err(error) => {
+                self.lose(errno_of(&error));
+                None
+            }
+        }
+    }
+
+    fn create(&self) -> io::Result<File> {
+        let dir = self
+            .path
+            .parent()
+            .expect("a log lies in its run's directory");
+        match DirBuilder::new().mode(0o700).create(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&self.path)
+    }
+
+    /// Writes bytes at the end. If that fails they are counted and given up, like all that follow. Blocks.
+    pub(super) fn append(&self, bytes: &[u8]) {
+        if let Some(file) = self.writable()
+            && let Err(error) = file.write_all_at(bytes, self.len())
+        {
+            self.lose(errno_of(&error));
+        }
+        self.advance(bytes.len() as u64);
+    }
+
+    /// Cuts the log back to `len` bytes, if it is longer. Only while nobody reads it yet. Blocks.
+    pub(super) fn cut(&self, len: u64) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.len > len {
+            if let Some(file) = &state.file {
+                file.set_len(len)?;
+            }
+            state.len = len;
+            state.hole.end = state.hole.end.min(len.max(state.hole.start));
+        }
+        Ok(())
+    }
+
+    /// Notes that writing failed: from the current length on, bytes are only counted.
+    pub(super) fn lose(&self, errno: Errno) {
+        self.lock().lose(errno);
+    }
+
+    /// Notes that `count` bytes were added, and punches what the budget no longer covers. Blocks.
+    pub(super) fn advance(&self, count: u64) {
+        let punch = {
+            let mut state = self.lock();
+            state.grow(count);
+            state.next_hole(&self.budget).map(|hole| {
+                let fresh = state.hole.end.max(hole.start)..hole.end;
+                state.hole = hole;
+                (state.file.clone(), fresh)
+            })
+        };
+        if let Some((Some(file), range)) = punch {
+            // A file system without holes keeps the bytes; readers see the gap all the same.
+            let _ = punch_hole(&file, range);
+        }
+        self.grown.notify_waiters();
+    }
+
+    /// No byte will follow: closes the file and wakes the readers.
+    pub(super) fn seal(&self) {
+        {
+            let mut state = self.lock();
+            state.sealed = true;
+            state.file = None;
+        }
+        self.grown.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How many stored bytes lie at `offset`, or the piece that is there in their place.
+    fn piece_at(&self, offset: u64, limit: usize) -> Result<usize, Piece> {
+        if offset >= self.len {
+            return Err(Piece::End);
+        }
+        if self.hole.contains(&offset) {
+            return Err(Piece::Gap {
+                from: offset,
+                to: self.hole.end,
+            });
+        }
+        let stored_end = self.lost.map_or(self.len, |lost| lost.from);
+        if offset >= stored_end {
+            return Err(Piece::Gap {
+                from: offset,
+                to: self.len,
+            });
+        }
+        let end = if offset < self.hole.start {
+            self.hole.start.min(stored_end)
+        } else {
+            stored_end
+        };
+        Ok(usize::try_from(end - offset)
+            .unwrap_or(usize::MAX)
+            .min(limit))
+    }
+
+    fn lose(&mut self, errno: Errno) {
+        self.lost.get_or_insert(Lost {
+            from: self.len,
+            errno,
+        });
+    }
+
+    fn grow(&mut self, count: u64) {
+        let now = Instant::now();
+        let len = self.len;
+        // Who had read everything starts to lag only now.
+        for follower in self.followers.iter_mut().filter(|f| f.at >= len) {
+            follower.since = now;
+        }
+        self.len += count;
+    }
+
+    /// The hole as it should be, if it should be at least a step larger than it is.
+    fn next_hole(&self, budget: &Budget) -> Option<Range<u64>> {
+        let stored_end = self.lost.map_or(self.len, |lost| lost.from);
+        let start = budget.first;
+        let end = stored_end.saturating_sub(budget.last) / PAGE * PAGE;
+        let have = self.hole.end.max(start);
+        (end >= have + budget.step).then_some(start..end)
+    }
+}
+
+fn punch_hole(file: &File, range: Range<u64>) -> nix::Result<()> {
+    let (start, len) = (
+        range.start.cast_signed(),
+        (range.end - range.start).cast_signed(),
+    );
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, mode, start, len)
+}
+
+/// The hole that an earlier daemon punched: from the end of the first part to the next data.
+fn found_hole(file: &File, first: u64, len: u64) -> Range<u64> {
+    if len <= first {
+        return 0..0;
+    }
+    match nix::unistd::lseek(file, first.cast_signed(), Whence::SeekData) {
+        Ok(data) if data.cast_unsigned() > first => first..data.cast_unsigned(),
+        _ => 0..0,
+    }
+}
+
+/// The kernel's error, or EIO for one that did not come from it, e.g. a write that wrote nothing.
+pub(super) fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests;

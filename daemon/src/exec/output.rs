@@ -1,0 +1,309 @@
+//! From a command's pipe to its log, by splice(2): no byte is ever only in our memory.
+//!
+//! The pipe's readiness is watched on the reactor; moving bytes blocks and is done in bursts on a blocking thread. A
+//! stream without output needs neither a thread nor a file. The command is held up only by a reader that follows the
+//! stream and makes progress (see `log::Follower`).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SpliceFFlags, fcntl, splice};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Notify, SetOnce};
+
+use super::log::StreamLog;
+use super::spool::Spool;
+
+/// Most bytes of one splice, and the size to which a busy pipe is enlarged.
+pub(super) const PIPE_LARGE: usize = 1 << 20;
+/// A pipe's size as the kernel makes it. A splice that moves this much found it full.
+const PIPE_DEFAULT: usize = 64 << 10;
+
+/// Where a stream's bytes go.
+pub(super) enum Sink {
+    /// Straight into the log.
+    Plain(Arc<StreamLog>),
+    /// Through a spool in memory and a mask.
+    Masked(Box<Spool>),
+}
+
+/// Why a burst stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// The pipe was empty.
+    Empty,
+    /// Nobody can write to the pipe any more, and it is empty.
+    Closed,
+    /// The budget was used up.
+    Spent,
+}
+
+/// What a pipe looks like now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pipe {
+    Data,
+    Empty,
+    Closed,
+}
+
+/// Moves one stream of a run from its pipe to its log until the pipe closes.
+pub(super) struct Pump {
+    pipe: Arc<AsyncFd<OwnedFd>>,
+    log: Arc<StreamLog>,
+    sink: Option<Sink>,
+    control: Arc<Control>,
+}
+
+/// What the run's task tells a pump, and hears from it.
+#[derive(Default)]
+pub(super) struct Control {
+    /// The command has ended: what is in the pipe is wanted at once, whoever follows.
+    ended: AtomicBool,
+    /// Nothing more is wanted, though the pipe may be open.
+    closed: AtomicBool,
+    told: Notify,
+    /// All that was in the pipe when the command ended is in the log.
+    drained: SetOnce<()>,
+}
+
+impl Control {
+    /// The command has ended.
+    pub(super) fn command_ended(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.told.notify_one();
+    }
+
+    /// What is in the pipe by now is all that is wanted.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.told.notify_one();
+    }
+
+    /// Waits until all that the command had written is in the log.
+    pub(super) async fn drained(&self) {
+        self.drained.wait().await;
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+impl Pump {
+    /// A pump for the read end of a command's pipe. Needs the runtime's reactor.
+    pub(super) fn new(pipe: OwnedFd, log: Arc<StreamLog>, sink: Sink) -> io::Result<Self> {
+        Ok(Self {
+            pipe: Arc::new(watch(pipe)?),
+            log,
+            sink: Some(sink),
+            control: Arc::default(),
+        })
+    }
+
+    /// The other end of its control.
+    pub(super) fn control(&self) -> Arc<Control> {
+        Arc::clone(&self.control)
+    }
+
+    /// Pumps until the pipe is closed, then seals the log.
+    pub(super) async fn run(mut self) {
+        if let Err(error) = self.pump().await {
+            // The bytes that are still in the pipe are lost to the log; its reader must not wait for them.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "output of a run cannot be read"
+            );
+        }
+        self.finish().await;
+        let _ = self.control.drained.set(());
+    }
+
+    async fn pump(&mut self) -> io::Result<()> {
+        let pipe = Arc::clone(&self.pipe);
+        let control = Arc::clone(&self.control);
+        // Bytes moved since the command ended: a survivor may go on for ever, what the command wrote is at most a pipe.
+        let mut moved_since_end = 0;
+        while !control.is_closed() {
+            let mut ready = tokio::select! {
+                ready = pipe.readable() => ready?,
+                () = control.told.notified() => {
+                    if look(&pipe)? == Pipe::Empty {
+                        let _ = control.drained.set(());
+                    }
+                    continue;
+                }
+            };
+            // Without a writer once is closed for good, even if somebody inside opens the pipe anew: readiness would
+            // stay set, and we would spin.
+            let closed = ready.ready().is_read_closed();
+            let (stopped, ended) = match look(&pipe)? {
+                Pipe::Closed => return Ok(()),
+                Pipe::Empty => (Stopped::Empty, control.has_ended()),
+                Pipe::Data => {
+                    let budget = self.budget().await;
+                    // Asked before the burst: "empty" must have been seen after the end to mean drained.
+                    let ended = control.has_ended();
+                    let before = self.log.len();
+                    let stopped = self.burst(budget).await?;
+                    moved_since_end += if ended { self.log.len() - before } else { 0 };
+                    (stopped, ended)
+                }
+            };
+            match stopped {
+                Stopped::Closed => return Ok(()),
+                Stopped::Empty if closed => return Ok(()),
+                Stopped::Empty => ready.clear_ready(),
+                Stopped::Spent => {}
+            }
+            if ended && (stopped == Stopped::Empty || moved_since_end >= PIPE_LARGE as u64) {
+                let _ = control.drained.set(());
+            }
+        }
+        Ok(())
+    }
+
+    /// How many bytes the next burst may move: what followers leave, and always something once the command has ended.
+    async fn budget(&self) -> u64 {
+        if self.control.has_ended() {
+            return PIPE_LARGE as u64;
+        }
+        tokio::select! {
+            bytes = self.log.wait_headroom() => bytes,
+            () = self.control.told.notified() => PIPE_LARGE as u64,
+        }
+    }
+
+    async fn burst(&mut self, budget: u64) -> io::Result<Stopped> {
+        let mut sink = self.sink.take().expect("a burst puts the sink back");
+        let pipe = Arc::clone(&self.pipe);
+        let task = tokio::task::spawn_blocking(move || {
+            let stopped = sink.burst(&pipe, budget);
+            (sink, stopped)
+        });
+        let (sink, stopped) = task.await.map_err(io::Error::other)?;
+        self.sink = Some(sink);
+        Ok(stopped?)
+    }
+
+    /// Writes what a mask held back, and seals the log.
+    async fn finish(&mut self) {
+        if let Some(Sink::Masked(spool)) = self.sink.take()
+            && !spool.is_untouched()
+        {
+            // Should the thread panic, the log is sealed all the same.
+            let _ = tokio::task::spawn_blocking(move || spool.finish()).await;
+        }
+        self.log.seal();
+    }
+}
+
+impl Sink {
+    /// Moves bytes until the pipe is empty or closed or `budget` bytes were moved. Blocks, but never on the pipe.
+    fn burst(&mut self, pipe: &AsyncFd<OwnedFd>, budget: u64) -> nix::Result<Stopped> {
+        let mut left = budget;
+        while left > 0 {
+            let want = usize::try_from(left).unwrap_or(usize::MAX).min(PIPE_LARGE);
+            let moved = match self {
+                Self::Plain(log) => splice_to_log(pipe.get_ref(), log, want),
+                Self::Masked(spool) => spool.take_from(pipe.get_ref(), want),
+            };
+            match moved {
+                Ok(0) => return Ok(Stopped::Closed),
+                Ok(count) => {
+                    enlarge_if_full(pipe.get_ref(), count);
+                    left = left.saturating_sub(count as u64);
+                }
+                Err(Errno::EAGAIN) => return Ok(Stopped::Empty),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(Stopped::Spent)
+    }
+}
+
+/// One splice into the log. Where the log cannot be written the bytes are counted and discarded: the command must
+/// not stop for our disk.
+fn splice_to_log(pipe: &OwnedFd, log: &StreamLog, want: usize) -> nix::Result<usize> {
+    if let Some(file) = log.writable() {
+        let mut offset = log.len().cast_signed();
+        match splice_once(pipe, &file, Some(&mut offset), want) {
+            Ok(count) => {
+                log.advance(count as u64);
+                return Ok(count);
+            }
+            Err(errno @ (Errno::EAGAIN | Errno::EINTR)) => return Err(errno),
+            Err(errno) => log.lose(errno),
+        }
+    }
+    let count = splice_once(pipe, &*DISCARD, None, want)?;
+    log.advance(count as u64);
+    Ok(count)
+}
+
+/// Takes up to `want` bytes out of a pipe without waiting for them.
+pub(super) fn splice_once(
+    pipe: &OwnedFd,
+    file: &impl AsFd,
+    offset: Option<&mut i64>,
+    want: usize,
+) -> nix::Result<usize> {
+    let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
+    splice(pipe, None, file, offset, want, flags)
+}
+
+/// Where bytes go that cannot be stored.
+static DISCARD: LazyLock<File> = LazyLock::new(|| {
+    OpenOptions::new()
+        .write(true)
+        .open("/dev/null")
+        .expect("a host has /dev/null, opened for write by anyone")
+});
+
+fn enlarge_if_full(pipe: &OwnedFd, count: usize) {
+    if count == PIPE_DEFAULT {
+        // If the kernel will not, the pipe stays as it is; it works all the same.
+        let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(1 << 20));
+    }
+}
+
+/// Watches the read end of a pipe on the reactor. tokio's own pipe type cannot be told that a splice found it empty.
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe for descriptors that may change; an OwnedFd cannot"
+)]
+fn watch(pipe: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(pipe, Interest::READABLE)
+}
+
+/// Whether a pipe has bytes, or writers. A readable event says neither for sure.
+fn look(pipe: &AsyncFd<OwnedFd>) -> io::Result<Pipe> {
+    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    while let Err(errno) = poll(&mut fds, PollTimeout::ZERO) {
+        if errno != Errno::EINTR {
+            return Err(errno.into());
+        }
+    }
+    let seen = fds[0].revents().unwrap_or(PollFlags::empty());
+    Ok(if seen.contains(PollFlags::POLLIN) {
+        Pipe::Data
+    } else if seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+        Pipe::Closed
+    } else {
+        Pipe::Empty
+    })
+}
+
+#[cfg(test)]
+mod tests;

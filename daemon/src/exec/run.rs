@@ -1,0 +1,276 @@
+//! One run, as callers hold it: its logs, its end, its processes.
+//!
+//! A handle is cheap to clone. It starts nothing (see `engine`) and waits for nothing by itself (see `supervise`).
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use lodge_kernel::cgroup::{Removed, RunLeaf};
+use tokio::sync::SetOnce;
+
+use super::end::RunResult;
+use super::log::{Stream, StreamLog};
+use super::view::View;
+use crate::error::{Error, ErrorKind, Result};
+use crate::holder::Holder;
+use crate::sandbox::id::RunId;
+
+/// From SIGTERM to the kill of a run's processes.
+pub const GRACE: Duration = Duration::from_secs(2);
+/// How long killed processes may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+/// First and longest pause between two looks at a group that is about to be empty.
+const LOOK_FIRST: Duration = Duration::from_millis(1);
+const LOOK_LONGEST: Duration = Duration::from_millis(20);
+
+/// One run. Cheap to clone.
+#[derive(Clone)]
+pub struct Run(Arc<Inner>);
+
+struct Inner {
+    id: RunId,
+    started_at: SystemTime,
+    /// Bytes of each stream that a result keeps.
+    output_bytes: u64,
+    dir: PathBuf,
+    stdout: Arc<StreamLog>,
+    stderr: Arc<StreamLog>,
+    outcome: SetOnce<Outcome>,
+    /// There until nothing is left of its processes.
+    group: Mutex<Option<Group>>,
+}
+
+/// What ends a run's processes.
+#[derive(Clone)]
+pub(super) struct Group {
+    pub(super) holder: Holder,
+    pub(super) leaf: Arc<RunLeaf>,
+}
+
+/// How it came out.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Ended(Arc<RunResult>),
+    /// PID 1 could not start it.
+    NotStarted(Error),
+}
+
+/// Output of an ended run, cut to its budget.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// Standard output.
+    pub stdout: View,
+    /// Standard error.
+    pub stderr: View,
+}
+
+/// What a run is made of.
+pub(super) struct Parts {
+    pub(super) id: RunId,
+    pub(super) started_at: SystemTime,
+    pub(super) output_bytes: u64,
+    pub(super) dir: PathBuf,
+    pub(super) stdout: Arc<StreamLog>,
+    pub(super) stderr: Arc<StreamLog>,
+    pub(super) group: Group,
+}
+
+impl Run {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts {
+            id,
+            started_at,
+            output_bytes,
+            dir,
+            stdout,
+            stderr,
+            group,
+        } = parts;
+        let (outcome, group) = (SetOnce::new(), Mutex::new(Some(group)));
+        Self(Arc::new(Inner {
+            id,
+            started_at,
+            output_bytes,
+            dir,
+            stdout,
+            stderr,
+            outcome,
+            group,
+        }))
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &RunId {
+        &self.0.id
+    }
+
+    /// When it was started.
+    pub fn started_at(&self) -> SystemTime {
+        self.0.started_at
+    }
+
+    /// Whether its command still lives.
+    pub fn is_live(&self) -> bool {
+        !self.0.outcome.initialized()
+    }
+
+    /// The log of one of its streams.
+    pub fn log(&self, stream: Stream) -> &Arc<StreamLog> {
+        match stream {
+            Stream::Stdout => &self.0.stdout,
+            Stream::Stderr => &self.0.stderr,
+        }
+    }
+
+    /// Waits for its end. An error means that it was never started.
+    pub async fn end(&self) -> Result<Arc<RunResult>> {
+        match self.0.outcome.wait().await {
+            Outcome::Ended(result) => Ok(Arc::clone(result)),
+            Outcome::NotStarted(error) => Err(error.replica()),
+        }
+    }
+
+    /// Its output up to its end, cut to the budget that it was started with.
+    pub async fn output(&self, result: &RunResult) -> Result<Output> {
+        let budget = self.0.output_bytes;
+        let unreadable = |e| Error::internal("LOG_UNREADABLE", "the run's log cannot be read", e);
+        let stdout = View::of(&self.0.stdout, result.stdout_bytes, budget)
+            .await
+            .map_err(unreadable)?;
+        let stderr = View::of(&self.0.stderr, result.stderr_bytes, budget)
+            .await
+            .map_err(unreadable)?;
+        Ok(Output { stdout, stderr })
+    }
+
+    /// Its processes, as pids of the host.
+    pub fn processes(&self) -> Vec<i32> {
+        self.group()
+            .and_then(|group| group.leaf.processes().ok())
+            .unwrap_or_default()
+    }
+
+    /// Begins to end it, for a caller who went away. Does not wait.
+    pub fn cancel(&self) {
+        let Some(group) = self.group() else { return };
+        let id = self.0.id.clone();
+        tokio::spawn(async move {
+            if let Err(error) = group.holder.kill_run(&id, GRACE).await {
+                tracing::warn!(run = %id, error = &error as &dyn std::error::Error, "run not cancelled");
+            }
+        });
+    }
+
+    /// Ends all its processes: SIGTERM, two seconds, SIGKILL. Says how many were ended; waits until they are gone.
+    pub async fn kill(&self) -> Result<u32> {
+        let Some(group) = self.group() else {
+            return Ok(0);
+        };
+        let before = self.processes().len();
+        if before == 0 {
+            return Ok(0);
+        }
+        group
+            .holder
+            .kill_run(&self.0.id, GRACE)
+            .await
+            .map_err(|error| {
+                Error::new(
+                    ErrorKind::Unavailable,
+                    "HOLDER_UNREACHABLE",
+                    "PID 1 of the sandbox does not answer",
+                )
+                .caused_by(error)
+            })?;
+        let left = group.emptied(GRACE).await;
+        if self.is_live() {
+            self.0.outcome.wait().await;
+        }
+        Ok(u32::try_from(before.saturating_sub(left)).unwrap_or(u32::MAX))
+    }
+
+    /// Whether its command has ended and nothing is left of its processes and pipes.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.is_live() && self.group().is_none()
+    }
+
+    pub(super) fn conclude(&self, outcome: Outcome) {
+        // Only its own task concludes a run, once.
+        let _ = self.0.outcome.set(outcome);
+    }
+
+    /// Lets go of its group and of what the holder keeps for it, if its processes and pipes are gone.
+    pub(super) async fn try_settle(&self) {
+        let pumping = !(self.0.stdout.is_sealed() && self.0.stderr.is_sealed());
+        let Some(group) = self.group().filter(|_| !pumping && !self.is_live()) else {
+            return;
+        };
+        match group.leaf.remove() {
+            Ok(Removed::StillPopulated) => return,
+            Ok(Removed::Removed) => {}
+            Err(error) => {
+                tracing::warn!(run = %self.0.id, error = &error as &dyn std::error::Error, "run's group not removed");
+            }
+        }
+        // The holder is gone where the sandbox was stopped: then there is nothing to forget.
+        let _ = group.holder.forget(&self.0.id).await;
+        *self.lock() = None;
+    }
+
+    /// Removes its logs, in the background.
+    pub(super) fn remove_logs(&self) {
+        if self.0.stdout.is_empty() && self.0.stderr.is_empty() {
+            return;
+        }
+        let dir = self.0.dir.clone();
+        tokio::task::spawn_blocking(move || match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "logs of an old run not removed"
+                );
+            }
+            _ => {}
+        });
+    }
+
+    fn group(&self) -> Option<Group> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Group>> {
+        self.0.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Group {
+    /// Waits until its processes are gone, which PID 1 sees to within `grace`; then kills what is left. Says how many
+    /// are left after all.
+    pub(super) async fn emptied(&self, grace: Duration) -> usize {
+        if self.empty_within(grace + GONE_WITHIN).await == 0 {
+            return 0;
+        }
+        if let Err(error) = self.leaf.kill() {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "run's group not killed"
+            );
+        }
+        self.empty_within(GONE_WITHIN).await
+    }
+
+    async fn empty_within(&self, limit: Duration) -> usize {
+        let until = Instant::now() + limit;
+        let mut pause = LOOK_FIRST;
+        loop {
+            // A group that cannot be read any more is gone.
+            let left = self.leaf.processes().map_or(0, |pids| pids.len());
+            if left == 0 || Instant::now() >= until {
+                return left;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LOOK_LONGEST);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The task of a run: pumps its output, waits for its end, tells the result, and sees to what is left.
+//!
+//! One task does it all: fewer wake-ups on the way of a short command. It belongs to no caller: a caller that goes
+//! away changes nothing.
+
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lodge_kernel::cgroup::{SandboxGroup, Usage};
+use nix::errno::Errno;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::end::{EndReason, EndedBy, Fact, RunResult, verdict};
+use super::log::{Stream, StreamLog};
+use super::output::{Control, Pump};
+use super::run::{GRACE, Group, Outcome, Run};
+use super::secrets_fd;
+use super::table::{RunTable, Slot};
+use crate::error::{Error, ErrorKind};
+use crate::holder::{Exited, RunEnd, RunWatch, StepFailure};
+use crate::sandbox::Live;
+
+/// How long a result waits for a pipe that survivors hold open, once what the command wrote is in the log.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// A started run and all that its task needs.
+pub(super) struct Supervised {
+    pub(super) run: Run,
+    pub(super) runs: RunTable,
+    pub(super) group: Group,
+    pub(super) watch: RunWatch,
+    /// Of standard output, then of standard error.
+    pub(super) pumps: [Pump; 2],
+    /// Its secrets in the holder's memfd, if it has any: then its end takes all its processes with it.
+    pub(super) secrets: Option<OwnedFd>,
+    pub(super) pids: PidsLimit,
+    pub(super) started: Instant,
+    pub(super) places: Places,
+}
+
+/// Its places among the live runs of the sandbox and of the daemon; given back at its end.
+pub(super) struct Places {
+    pub(super) _in_sandbox: Slot,
+    pub(super) _in_all: OwnedSemaphorePermit,
+}
+
+/// The sandbox's limit on processes, and how often it had been hit when the run started.
+pub(super) struct PidsLimit {
+    cgroup: Arc<SandboxGroup>,
+    limit: u64,
+    hits_before: Option<u64>,
+}
+
+impl Supervised {
+    /// Sees the run to its end and beyond.
+    pub(super) async fn supervise(self) {
+        let Self {
+            run,
+            runs,
+            group,
+            watch,
+            pumps,
+            secrets,
+            pids,
+            started,
+            places,
+        } = self;
+        let controls = pumps.each_ref().map(Pump::control);
+        let [stdout, stderr] = pumps;
+        let pumps = async { tokio::join!(stdout.run(), stderr.run()) };
+        tokio::pin!(pumps);
+        let mut pumping = Pumping { pumps, open: true };
+
+        let end = pumping.during(watch.end()).await;
+        controls.iter().for_each(|control| control.command_ended());
+        if secrets.is_some() || takes_all_with_it(&end) {
+            pumping.during(group.emptied(GRACE)).await;
+        }
+        pumping.drain(&controls).await;
+        if let Some(secrets) = secrets {
+            // Nobody of this run is left. Who else may hold the pipe is of another run, and what is held back for the
+            // mask belongs into this result.
+            controls.iter().for_each(|control| control.close());
+            pumping.to_the_end().await;
+            if let Err(error) = secrets_fd::wipe(&secrets) {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "secrets of a run not wiped"
+                );
+            }
+        }
+
+        run.conclude(outcome(&run, end, &group, &pids, started));
+        drop(places);
+        runs.ended(&run);
+
+        pumping.to_the_end().await;
+        run.try_settle().await;
+        if !run.is_settled() {
+            runs.watch_survivors(run);
+        }
+        runs.sweep().await;
+    }
+}
+
+/// The pumps of a run, which go on while anything else is waited for.
+struct Pumping<'a, F> {
+    pumps: Pin<&'a mut F>,
+    open: bool,
+}
+
+impl<F: Future> Pumping<'_, F> {
+    /// Waits for `other`, pumping.
+    async fn during<T>(&mut self, other: impl Future<Output = T>) -> T {
+        tokio::pin!(other);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut other => return done,
+                _ = self.pumps.as_mut(), if self.open => self.open = false,
+            }
+        }
+    }
+
+    /// Pumps what the command had written, and then a little longer if a survivor holds a pipe open.
+    async fn drain(&mut self, controls: &[Arc<Control>; 2]) {
+        if !self.open {
+            return;
+        }
+        let drained = async {
+            controls[0].drained().await;
+            controls[1].drained().await;
+            tokio::time::sleep(DRAIN).await;
+        };
+        tokio::select! {
+            _ = self.pumps.as_mut() => self.open = false,
+            () = drained => {}
+        }
+    }
+
+    /// Pumps until both pipes are closed.
+    async fn to_the_end(&mut self) {
+        if self.open {
+            self.pumps.as_mut().await;
+            self.open = false;
+        }
+    }
+}
+
+/// Whether every process of the run goes with its command.
+fn takes_all_with_it(end: &RunEnd) -> bool {
+    match end {
+        RunEnd::Exited(exited) => exited.timed_out || exited.killed,
+        RunEnd::SpawnFailed(_) => false,
+        RunEnd::Stopped | RunEnd::Lost => true,
+    }
+}
+
+fn outcome(run: &Run, end: RunEnd, group: &Group, pids: &PidsLimit, started: Instant) -> Outcome {
+    let (fact, duration, failure) = match end {
+        RunEnd::SpawnFailed(failure) => return Outcome::NotStarted(not_started(&failure, pids)),
+        RunEnd::Exited(exited) => {
+            let fact = Fact::Reaped {
+                wait_status: exited.wait_status,
+                ended_by: ended_by(&exited, group),
+            };
+            (
+                fact,
+                Duration::from_nanos(exited.duration_ns),
+                exited.exec_failure,
+            )
+        }
+        RunEnd::Stopped => (Fact::Stopped, started.elapsed(), None),
+        RunEnd::Lost => (Fact::Lost, started.elapsed(), None),
+    };
+    let usage = group.leaf.usage();
+    let verdict = verdict(fact, usage.oom_kills);
+    let left_running = group.leaf.processes().map_or(0, |pids| pids.len());
+    let (stdout, stderr) = (run.log(Stream::Stdout), run.log(Stream::Stderr));
+    let mut notes = Vec::new();
+    notes.extend(failure.as_ref().map(not_executed));
+    if verdict.exit_code != 0 {
+        notes.extend(pids.note());
+    }
+    notes.extend(oom_note(verdict.reason, &usage));
+    notes.extend(log_note("stdout", stdout));
+    notes.extend(log_note("stderr", stderr));
+    Outcome::Ended(Arc::new(RunResult {
+        run: run.id().clone(),
+        verdict,
+        left_running: u32::try_from(left_running).unwrap_or(u32::MAX),
+        duration,
+        cpu_time: usage.cpu_time,
+        peak_memory: usage.peak_memory,
+        oom_kills: usage.oom_kills,
+        message: notes.join("; "),
+        stdout_bytes: stdout.len(),
+        stderr_bytes: stderr.len(),
+    }))
+}
+
+fn ended_by(exited: &Exited, group: &Group) -> EndedBy {
+    if exited.timed_out {
+        EndedBy::Deadline
+    } else if exited.killed {
+        EndedBy::Caller
+    } else if group.holder.is_stopping() {
+        EndedBy::Stop
+    } else {
+        EndedBy::Itself
+    }
+}
+
+/// Why the program was not executed. Step and object come from inside: bounded and shown, never trusted.
+fn not_executed(failure: &StepFailure) -> String {
+    let object: String = failure.object.chars().take(256).collect();
+    let step: String = failure.step.chars().take(64).collect();
+    format!("{step} {object:?}: {}", cause(failure))
+}
+
+fn cause(failure: &StepFailure) -> String {
+    match failure.errno {
+        0 => "not possible".to_owned(),
+        errno => Errno::from_raw(errno).desc().to_lowercase(),
+    }
+}
+
+/// The error of a run that PID 1 could not fork.
+fn not_started(failure: &StepFailure, pids: &PidsLimit) -> Error {
+    let what = format!(
+        "the command could not be started: {}",
+        not_executed(failure)
+    );
+    if failure.errno == Errno::EMFILE as i32 {
+        let error = Error::new(ErrorKind::ResourceExhausted, "TOO_MANY_RUNS", what);
+        return error.hint("too many ended runs have processes; kill some of them");
+    }
+    if failure.errno == Errno::EAGAIN as i32 {
+        let error = Error::new(ErrorKind::ResourceExhausted, "PIDS_LIMIT_REACHED", what);
+        return error.hint(format!(
+            "the sandbox may have {} processes; end some of them",
+            pids.limit
+        ));
+    }
+    Error::new(ErrorKind::Internal, "RUN_NOT_STARTED", what)
+}
+
+impl PidsLimit {
+    /// The limit of a sandbox, as it stands before a run.
+    pub(super) fn of(live: &Live) -> Self {
+        let hits_before = live.cgroup.pids_limit_hits();
+        Self {
+            cgroup: Arc::clone(&live.cgroup),
+            limit: live.pids_limit,
+            hits_before,
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        let (before, now) = (self.hits_before?, self.cgroup.pids_limit_hits()?);
+        (now > before).then(|| format!("pids limit of {} reached", self.limit))
+    }
+}
+
+fn oom_note(reason: EndReason, usage: &Usage) -> Option<String> {
+    let kills = usage.oom_kills.filter(|kills| *kills > 0)?;
+    Some(match reason {
+        EndReason::OomKilled => "out of memory: the kernel killed the command".to_owned(),
+        _ => format!("out of memory: the kernel killed {kills} processes of the run"),
+    })
+}
+
+fn log_note(stream: &str, log: &StreamLog) -> Option<String> {
+    let (from, errno) = log.loss()?;
+    Some(format!(
+        "{stream} from byte {from} on could not be stored: {}",
+        errno.desc().to_lowercase()
+    ))
+}

@@ -1,0 +1,157 @@
+//! The runs of one sandbox: how many may live at once, which are known, and how long ended ones are kept.
+//!
+//! It starts and ends nothing. Ended runs go, with their logs, after a day or when there are a thousand of them; one
+//! whose processes live on is kept until they are gone.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::run::Run;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sandbox::id::RunId;
+
+/// Live runs of one sandbox.
+pub const LIVE_MAX: usize = 256;
+/// Ended runs that are kept.
+const ENDED_MAX: usize = 1_000;
+/// How long an ended run is kept.
+const ENDED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// At most this often are the groups of survivors looked at.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// The runs of one sandbox. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct RunTable(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    live: usize,
+    known: HashMap<RunId, Run>,
+    /// In the order of their ends.
+    ended: VecDeque<(Instant, RunId)>,
+    /// Ended, but with processes or an open pipe.
+    unsettled: Vec<Run>,
+    swept: Option<Instant>,
+}
+
+/// A place among the live runs of a sandbox; dropping it gives the place back.
+pub(super) struct Slot(RunTable);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.lock().live -= 1;
+    }
+}
+
+impl RunTable {
+    /// Live runs now, those about to start included.
+    pub fn live(&self) -> usize {
+        self.lock().live
+    }
+
+    /// The run of this id.
+    pub fn get(&self, id: &RunId) -> Result<Run> {
+        self.lock().known.get(id).cloned().ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                "RUN_NOT_FOUND",
+                format!("no run {id} in this sandbox"),
+            )
+            .hint("ended runs are kept for a day, at most 1000 per sandbox")
+        })
+    }
+
+    /// Runs that have processes, or may have: the live ones and those with survivors.
+    pub async fn with_processes(&self) -> Vec<Run> {
+        self.sweep().await;
+        self.lock()
+            .known
+            .values()
+            .filter(|run| !run.is_settled())
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn reserve(&self) -> Result<Slot> {
+        let mut inner = self.lock();
+        if inner.live >= LIVE_MAX {
+            return Err(Error::new(
+                ErrorKind::ResourceExhausted,
+                "TOO_MANY_RUNS",
+                format!("{LIVE_MAX} runs live in this sandbox"),
+            )
+            .hint("wait for one to end, or kill one"));
+        }
+        inner.live += 1;
+        Ok(Slot(self.clone()))
+    }
+
+    pub(super) fn insert(&self, run: Run) {
+        self.lock().known.insert(run.id().clone(), run);
+    }
+
+    /// Notes that a run's command has ended and lets go of what is too old or too much.
+    pub(super) fn ended(&self, run: &Run) {
+        let now = Instant::now();
+        let gone = {
+            let mut inner = self.lock();
+            inner.ended.push_back((now, run.id().clone()));
+            inner.expire(now)
+        };
+        gone.iter().for_each(Run::remove_logs);
+    }
+
+    /// Keeps an ended run in sight until its processes are gone.
+    pub(super) fn watch_survivors(&self, run: Run) {
+        self.lock().unsettled.push(run);
+    }
+
+    /// Lets go of the groups of survivors that have ended meanwhile.
+    pub(super) async fn sweep(&self) {
+        let now = Instant::now();
+        let candidates = {
+            let mut inner = self.lock();
+            let recent = inner
+                .swept
+                .is_some_and(|at| now.duration_since(at) < SWEEP_EVERY);
+            if recent || inner.unsettled.is_empty() {
+                return;
+            }
+            inner.swept = Some(now);
+            inner.unsettled.clone()
+        };
+        for run in &candidates {
+            run.try_settle().await;
+        }
+        self.lock().unsettled.retain(|run| !run.is_settled());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Takes out the ended runs that are not to be kept, oldest first; an unsettled one goes back to the end.
+    fn expire(&mut self, now: Instant) -> Vec<Run> {
+        let mut gone = Vec::new();
+        for _ in 0..self.ended.len() {
+            let Some((at, _)) = self.ended.front() else {
+                break;
+            };
+            if self.ended.len() <= ENDED_MAX && now.duration_since(*at) < ENDED_FOR {
+                break;
+            }
+            let Some((at, id)) = self.ended.pop_front() else {
+                break;
+            };
+            match self.known.get(&id) {
+                Some(run) if !run.is_settled() => self.ended.push_back((at, id)),
+                Some(_) => gone.extend(self.known.remove(&id)),
+                None => {}
+            }
+        }
+        gone
+    }
+}
