@@ -169,6 +169,11 @@ impl Holder {
         self.0.stopping.store(true, Ordering::SeqCst);
     }
 
+    /// Whether the sandbox is being stopped: a run that a signal ends now was ended by that.
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::SeqCst)
+    }
+
     /// Kills PID 1, and with it every process of the sandbox.
     ///
     /// # Errors
