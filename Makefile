@@ -45,7 +45,7 @@ lint: nextest ## formatting, clippy, direction of the dependencies, licences
 	@scripts/deps.sh build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) nextest run -p lodge-tests -E 'binary(layers)'
+	$(CARGO) nextest run -p lodge-tests -E 'binary(architecture)'
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check bans licenses sources; \
 	else echo "lint: cargo-deny is not installed, licences are not checked (cargo install cargo-deny --locked)"; fi
 

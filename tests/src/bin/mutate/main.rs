@@ -1,0 +1,103 @@
+//! Breaks the product one line at a time and sees that the test that guards the line turns red.
+//!
+//! Each file of `tests/mutations/` is one break. The product is copied to a tree of its own under `target/mutations`,
+//! so that the checkout is never touched; its builds are kept there, so that each break costs one incremental build.
+//! The tests are those of the checkout, pointed at the broken binaries. With names as arguments only those are made.
+#![expect(clippy::print_stdout, reason = "a command that prints a table")]
+
+mod mutation; // one break, as its file tells it
+mod tree; // the copy of the product that is broken
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use lodge_tests::binary::BINARIES_DIR_VAR;
+
+use mutation::Mutation;
+use tree::Tree;
+
+/// What `cargo nextest run` exits with if tests were run and some failed.
+const TESTS_FAILED: i32 = 100;
+
+fn main() -> Result<ExitCode> {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let mutations = Mutation::all(&wanted)?;
+    ensure!(!mutations.is_empty(), "no mutation is named so");
+    let tree = Tree::copy()?;
+    ensure!(tree.build()?, "the product does not build unbroken");
+    println!("unbroken: {} tests must be green", mutations.len());
+    match run_tests(&tree, &mutations)? {
+        Verdict::Green => {}
+        Verdict::Red => bail!("a test is red without any break: nothing can be learnt from it"),
+    }
+    let mut failed = 0;
+    for mutation in &mutations {
+        let outcome = attempt(&tree, mutation).unwrap_or_else(|error| Err(format!("{error:#}")));
+        let (word, note) = match outcome {
+            Ok(()) => ("caught", String::new()),
+            Err(why) => ("FAILED", format!(": {why}")),
+        };
+        failed += usize::from(word == "FAILED");
+        println!("{word}  {:<36} {}{note}", mutation.name, mutation.test);
+    }
+    println!("{} passed, {failed} failed", mutations.len() - failed);
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What tests said.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Green,
+    Red,
+}
+
+/// Makes one break; `Ok(Err(why))` if its test does not turn red.
+fn attempt(tree: &Tree, mutation: &Mutation) -> Result<Result<(), String>> {
+    let _broken = tree.break_file(mutation)?;
+    if !tree.build()? {
+        return Ok(Err("the broken product does not compile".into()));
+    }
+    Ok(match run_tests(tree, std::slice::from_ref(mutation))? {
+        Verdict::Red => Ok(()),
+        Verdict::Green => Err("its test stays green".into()),
+    })
+}
+
+/// Runs the tests of these mutations against the tree's binaries.
+fn run_tests(tree: &Tree, mutations: &[Mutation]) -> Result<Verdict> {
+    let names: Vec<String> = mutations
+        .iter()
+        .map(|m| format!("test(={})", m.test))
+        .collect();
+    let output = Command::new("cargo")
+        .args([
+            "nextest",
+            "run",
+            "-p",
+            "lodge-tests",
+            "--cargo-quiet",
+            "-E",
+            &names.join(" + "),
+        ])
+        .current_dir(tree::root())
+        .env(BINARIES_DIR_VAR, tree.binaries())
+        .output()
+        .context("run cargo nextest")?;
+    match output.status.code() {
+        Some(0) => Ok(Verdict::Green),
+        Some(TESTS_FAILED) => {
+            if mutations.len() > 1 {
+                println!("{}", String::from_utf8_lossy(&output.stderr));
+            }
+            Ok(Verdict::Red)
+        }
+        _ => bail!(
+            "nextest did not run the tests: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    }
+}

@@ -1,0 +1,50 @@
+//! One break of the product, as its file in `tests/mutations/` tells it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+/// A break, and the test that must notice it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Mutation {
+    /// The file's name without its extension.
+    #[serde(skip)]
+    pub(crate) name: String,
+    /// Which file is broken, from the project's root.
+    pub(crate) file: String,
+    /// Text that is in it exactly once.
+    pub(crate) find: String,
+    /// What it becomes.
+    pub(crate) replace: String,
+    /// Name of the test that must turn red.
+    pub(crate) test: String,
+}
+
+impl Mutation {
+    /// All of them, or those that are named, in the order of their names.
+    pub(crate) fn all(wanted: &[String]) -> Result<Vec<Self>> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutations");
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|e| e != "toml") {
+                continue;
+            }
+            let text = fs::read_to_string(&path)?;
+            let mut mutation: Self =
+                toml::from_str(&text).with_context(|| path.display().to_string())?;
+            mutation.name = path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            all.push(mutation);
+        }
+        all.retain(|m| wanted.is_empty() || wanted.contains(&m.name));
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+}
