@@ -123,6 +123,15 @@ impl SandboxGroup {
         self.runs.v2.children()
     }
 
+    /// The host pid of the holder that lives in the sandbox's group, if one does.
+    ///
+    /// # Errors
+    /// [`Error::File`](super::Error::File).
+    pub fn holder_pid(&self) -> Result<Option<i32>> {
+        let processes = self.v2.read(&format!("{HOLDER}/cgroup.procs"))?;
+        Ok(processes.lines().next().and_then(|pid| pid.parse().ok()))
+    }
+
     /// How often a fork failed at the pids limit since the sandbox's groups were made; `None` where nothing counts it.
     #[must_use]
     pub fn pids_limit_hits(&self) -> Option<u64> {

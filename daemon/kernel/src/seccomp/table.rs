@@ -208,7 +208,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         answer: ALLOW,
-        reason: "timers",
+        reason: "timers of the process itself",
         calls: calls![
             SYS_getitimer SYS_setitimer SYS_timer_create SYS_timer_settime SYS_timer_gettime
             SYS_timer_getoverrun SYS_timer_delete SYS_timerfd_create SYS_timerfd_settime

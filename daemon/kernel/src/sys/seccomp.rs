@@ -38,3 +38,6 @@ pub fn install(program: &Program) -> nix::Result<()> {
     };
     check(ret).map(drop)
 }
+
+#[cfg(test)]
+mod tests;

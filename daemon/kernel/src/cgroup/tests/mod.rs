@@ -76,7 +76,7 @@ impl Drop for Fixture {
 fn start(group: &SandboxGroup, leaf: &RunLeaf, script: &str) -> Child {
     let tasks = leaf.spawn_fds().unwrap().v1_tasks.into_iter();
     let tasks: Vec<_> = tasks.chain(group.launch_fds().unwrap().v1_runs).collect();
-    let paths: Vec<_> = tasks.iter().map(|fd| fd_path(fd)).collect();
+    let paths: Vec<_> = tasks.iter().map(fd_path).collect();
     let enter = paths
         .iter()
         .map(|path| format!("echo 0 > {}; ", path.display()));
