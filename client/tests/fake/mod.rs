@@ -6,6 +6,7 @@
 
 use std::pin::Pin;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lodge_proto::v1 as pb;
@@ -18,7 +19,7 @@ use pb::start_request::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status, Streaming};
@@ -38,11 +39,15 @@ impl Daemon {
     pub(crate) async fn start() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let listener = UnixListener::bind(dir.path().join("sock")).expect("a socket in it");
-        let exec = ExecServiceServer::new(Fake).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let fake = Fake {
+            kill: Arc::new(Notify::new()),
+        };
+        let exec =
+            ExecServiceServer::new(fake.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let server = tonic::transport::Server::builder()
             .add_service(exec)
-            .add_service(SandboxServiceServer::new(Fake))
-            .add_service(ImageServiceServer::new(Fake));
+            .add_service(SandboxServiceServer::new(fake.clone()))
+            .add_service(ImageServiceServer::new(fake));
         tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
         Self { dir }
     }
@@ -52,7 +57,11 @@ impl Daemon {
     }
 }
 
-struct Fake;
+#[derive(Clone)]
+struct Fake {
+    /// Ends the streaming runs that go on now.
+    kill: Arc<Notify>,
+}
 
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Answer<T> = Result<Response<T>, Status>;
@@ -131,7 +140,14 @@ impl ExecService for Fake {
                     Ok(event(Event::Exited(exited))),
                 ]
             }
-            _ => return Ok(Response::new(stream(spawn(&spec), spec, messages))),
+            _ => {
+                return Ok(Response::new(stream(
+                    spawn(&spec),
+                    spec,
+                    messages,
+                    self.kill.clone(),
+                )));
+            }
         };
         Ok(Response::new(Box::pin(tokio_stream::iter(scripted))))
     }
@@ -157,6 +173,7 @@ impl ExecService for Fake {
     }
 
     async fn kill(&self, _: Request<pb::KillRequest>) -> Answer<pb::KillResponse> {
+        self.kill.notify_waiters();
         Ok(Response::new(pb::KillResponse { killed: 1 }))
     }
 }
@@ -365,6 +382,7 @@ fn stream(
     mut child: Child,
     spec: pb::RunSpec,
     mut messages: Streaming<pb::StartRequest>,
+    kill: Arc<Notify>,
 ) -> Events<pb::RunEvent> {
     let (events, receiver) = mpsc::channel(16);
     let mut stdin = child.stdin.take().expect("it is piped");
@@ -382,11 +400,21 @@ fn stream(
         let _ = events.send(Ok(started())).await;
         let out = child.stdout.take().expect("it is piped");
         let err = child.stderr.take().expect("it is piped");
-        let (stdout, stderr) = tokio::join!(
+        let waited = async {
+            tokio::select! {
+                status = child.wait() => status,
+                () = kill.notified() => {
+                    child.start_kill().expect("it lives");
+                    child.wait().await
+                }
+            }
+        };
+        let (stdout, stderr, status) = tokio::join!(
             forward(out, pb::Stream::Stdout, events.clone()),
             forward(err, pb::Stream::Stderr, events.clone()),
+            waited,
         );
-        let status = child.wait().await.expect("it can be waited for");
+        let status = status.expect("it can be waited for");
         feeder.abort();
         let _ = events
             .send(Ok(event(Event::Exited(result(status, stdout, stderr)))))

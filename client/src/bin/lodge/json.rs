@@ -1,0 +1,171 @@
+//! The objects that `--json` prints, one a line. Their keys are a promise: add some, never change or remove one.
+
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use lodge_client::{
+    Captured, Check, DoctorReport, Image, LimitStatus, NodeInfo, Outcome, Output, Process,
+    SandboxInfo,
+};
+use serde_json::{Map, Value, json};
+
+use crate::{failure, units};
+
+/// The result of a run. `stdout` and `stderr` are text; where that is not exact, since bytes were dropped or replaced,
+/// the bytes kept are in `stdout_head_base64` and `stdout_tail_base64` too.
+pub(crate) fn output(output: &Output) -> Value {
+    let mut object = outcome(&output.outcome);
+    captured("stdout", &output.stdout, &mut object);
+    captured("stderr", &output.stderr, &mut object);
+    Value::Object(object)
+}
+
+fn outcome(outcome: &Outcome) -> Map<String, Value> {
+    let mut object = Map::new();
+    for (key, value) in [
+        ("run_id", json!(outcome.run_id)),
+        ("end_reason", json!(outcome.end_reason.as_str())),
+        ("exit_code", json!(outcome.exit_code)),
+        ("signal", json!(outcome.signal)),
+        ("wait_status", json!(outcome.wait_status)),
+        ("left_running", json!(outcome.left_running)),
+        ("duration_ms", millis(outcome.duration)),
+        ("cpu_time_ms", millis(outcome.cpu_time)),
+        ("peak_memory_bytes", json!(outcome.peak_memory_bytes)),
+        ("oom_kills", json!(outcome.oom_kills)),
+        ("message", json!(outcome.message)),
+    ] {
+        object.insert(key.to_owned(), value);
+    }
+    object
+}
+
+fn captured(name: &str, captured: &Captured, object: &mut Map<String, Value>) {
+    let text = captured.text();
+    let exact = text.replacements == 0 && !captured.truncated();
+    object.insert(name.to_owned(), json!(text.text));
+    object.insert(format!("{name}_bytes"), json!(captured.total_bytes));
+    object.insert(
+        format!("{name}_dropped_bytes"),
+        json!(captured.dropped_bytes),
+    );
+    object.insert(format!("{name}_replacements"), json!(text.replacements));
+    if !exact {
+        object.insert(
+            format!("{name}_head_base64"),
+            json!(BASE64.encode(&captured.head)),
+        );
+        object.insert(
+            format!("{name}_tail_base64"),
+            json!(BASE64.encode(&captured.tail)),
+        );
+    }
+}
+
+/// Milliseconds with decimals; null where it is not known.
+fn millis(duration: Option<Duration>) -> Value {
+    json!(duration.map(|duration| duration.as_secs_f64() * 1000.0))
+}
+
+fn time(time: Option<SystemTime>) -> Value {
+    json!(time.map(|time| units::time(Some(time))))
+}
+
+/// A failure of Lodge's own.
+pub(crate) fn error(error: &anyhow::Error) -> Value {
+    let api = error
+        .downcast_ref::<lodge_client::Error>()
+        .and_then(|e| e.api());
+    json!({ "error": {
+        "message": failure::message(error),
+        "hint": failure::hint(error),
+        "code": api.map(|api| format!("{:?}", api.code)),
+        "reason": api.map(|api| &api.reason),
+    } })
+}
+
+/// A sandbox.
+pub(crate) fn sandbox(sandbox: &SandboxInfo) -> Value {
+    json!({
+        "id": sandbox.id,
+        "name": sandbox.name,
+        "tenant": sandbox.tenant,
+        "state": sandbox.state.to_string(),
+        "state_reason": sandbox.state_reason,
+        "image": sandbox.image,
+        "image_digest": sandbox.image_digest,
+        "created_at": time(sandbox.created_at),
+        "labels": sandbox.labels,
+        "env": sandbox.env,
+        "hostname": sandbox.hostname,
+        "live_runs": sandbox.live_runs,
+        "limits": sandbox.limits.iter().map(limit).collect::<Vec<_>>(),
+    })
+}
+
+fn limit(limit: &LimitStatus) -> Value {
+    json!({
+        "name": limit.name,
+        "requested": limit.requested,
+        "effective": limit.effective,
+        "enforcement": limit.enforcement.to_string(),
+        "reason": limit.reason,
+    })
+}
+
+/// A process.
+pub(crate) fn process(process: &Process) -> Value {
+    json!({
+        "run_id": process.run_id,
+        "pid": process.pid,
+        "uid": process.uid,
+        "state": process.state,
+        "command": process.command,
+        "rss_bytes": process.rss_bytes,
+        "run_started_at": time(process.run_started_at),
+        "run_live": process.run_live,
+    })
+}
+
+/// An image.
+pub(crate) fn image(image: &Image) -> Value {
+    json!({
+        "digest": image.digest,
+        "names": image.names,
+        "size_bytes": image.size_bytes,
+        "imported_at": time(image.imported_at),
+        "env": image.env,
+        "user": image.user,
+        "workdir": image.workdir,
+        "layers": image.layers,
+        "sandboxes": image.sandboxes,
+        "left_out": image.left_out,
+    })
+}
+
+/// What the doctor found. `lodged doctor --json` prints the same.
+pub(crate) fn doctor(report: &DoctorReport) -> Value {
+    let check = |check: &Check| {
+        json!({
+            "name": check.name,
+            "status": check.status.to_string(),
+            "detail": check.detail,
+            "hint": check.hint,
+        })
+    };
+    json!({ "ok": report.ok, "checks": report.checks.iter().map(check).collect::<Vec<_>>() })
+}
+
+/// The daemon.
+pub(crate) fn node(node: &NodeInfo) -> Value {
+    json!({
+        "daemon_version": node.daemon_version,
+        "api_version": node.api_version,
+        "min_client_version": node.min_client_version,
+        "features": node.features,
+        "storage_driver": node.storage_driver,
+        "cgroup_mode": node.cgroup_mode,
+        "default_image": node.default_image,
+    })
+}

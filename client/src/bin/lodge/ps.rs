@@ -1,0 +1,47 @@
+//! `lodge ps`: the processes of a sandbox.
+
+use anyhow::Result;
+use lodge_client::Process;
+use serde_json::Value;
+
+use crate::cli::Daemon;
+use crate::sandbox_arg::InSandbox;
+use crate::{json, table, terminal, units};
+
+/// List the processes of a sandbox
+///
+/// Never wakes it. LIVE is `no` for processes whose run has ended.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    sandbox: InSandbox,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
+    let client = daemon.connect().await?;
+    let processes = client.at(args.sandbox.sandbox.reference()).ps().await?;
+    if args.json {
+        let array: Value = processes.iter().map(json::process).collect();
+        return terminal::data(&array.to_string());
+    }
+    let rows: Vec<_> = processes.iter().map(row).collect();
+    table::print(
+        ["PID", "UID", "STATE", "RSS", "RUN", "LIVE", "COMMAND"],
+        &rows,
+    )
+}
+
+fn row(process: &Process) -> [String; 7] {
+    [
+        process.pid.to_string(),
+        process.uid.to_string(),
+        process.state.clone(),
+        units::size(process.rss_bytes),
+        process.run_id.clone(),
+        if process.run_live { "yes" } else { "no" }.to_owned(),
+        process.command.clone(),
+    ]
+}

@@ -1,0 +1,231 @@
+//! `lodge run`: a command's output as it comes, and its exit code as ours.
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use lodge_client::{EndReason, Event, Outcome, Run, RunStream, Sandbox, SandboxRef, StdStream};
+
+use crate::cli::Daemon;
+use crate::environment::Environment;
+use crate::failure::{Advice, LODGE_FAILED, ReaderGone};
+use crate::interrupt::Interrupt;
+use crate::sandbox_arg::InSandbox;
+use crate::{json, terminal, units};
+
+/// Bytes kept of each stream with `--json` unless told otherwise; the API's default.
+const DEFAULT_OUTPUT: &str = "1MiB";
+
+/// Run a command in a sandbox
+///
+/// One argument is a script for the shell: lodge run 'echo $HOME | wc -c'. Several are a program and its arguments,
+/// passed as they are, without a shell: lodge run grep -r "a b" /etc.
+///
+/// The sandbox is created if there is none of that name, and its files stay. Output is passed through as it comes.
+/// Standard input is left alone without -i; the command then reads /dev/null. Ctrl-C ends the command with all that it
+/// started; a second one leaves at once.
+///
+/// Exit code: the command's; 128+n if signal n ended it; 124 after its timeout; 127 if it was not found, 126 if it could
+/// not be executed; 125 if Lodge itself failed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    sandbox: InSandbox,
+    /// Image of a sandbox that has to be created; refused if it exists with another one
+    #[arg(long)]
+    image: Option<String>,
+    #[command(flatten)]
+    environment: Environment,
+    /// Directory to run it in, absolute [default: the image's, else the user's home]
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// End it, with all that it started, after this time: 90s, 5m, 0 for never [default: the server's, usually 120 s]
+    #[arg(short, long, value_name = "DURATION", value_parser = units::parse_duration)]
+    timeout: Option<Duration>,
+    /// User name or id inside, optionally with :group [default: the image's, else `user`]
+    #[arg(short, long)]
+    user: Option<String>,
+    /// Pass our standard input to it
+    #[arg(short = 'i', long)]
+    stdin: bool,
+    /// Print one JSON object with the result and the output, instead of the output as it comes
+    ///
+    /// stdout and stderr are text. Where that is not exact (cut, or not UTF-8) the bytes kept are there too, as
+    /// stdout_head_base64, stdout_tail_base64 and so on. If Lodge itself failed the object has the one key `error`.
+    #[arg(long)]
+    json: bool,
+    /// Bytes kept of each stream with --json; the beginning and the end are kept
+    #[arg(long, value_name = "SIZE", requires = "json", default_value = DEFAULT_OUTPUT, value_parser = units::parse_size)]
+    max_output: i64,
+    /// A script, or a program with its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
+    let outcome = match args.json {
+        false => stream(&args, daemon).await,
+        true => match object(&args, daemon).await {
+            Err(error) if !error.is::<ReaderGone>() => {
+                terminal::data(&json::error(&error).to_string())?;
+                Err(error)
+            }
+            result => result,
+        },
+    };
+    let outcome = outcome?;
+    if !args.json {
+        tell_end(&outcome);
+    }
+    Ok(exit_code(&outcome))
+}
+
+/// Passes the output through.
+async fn stream(args: &Args, daemon: &Daemon) -> Result<Outcome> {
+    let (sandbox, mut events, run_id) = start(args, daemon).await?;
+    let result = pass_through(&mut events).await;
+    if matches!(&result, Err(error) if error.is::<ReaderGone>()) {
+        // As SIGPIPE would end a local command. That we leave is more important than that this works.
+        let _ = sandbox.kill(run_id).await;
+    }
+    result
+}
+
+/// Prints one object at the end.
+async fn object(args: &Args, daemon: &Daemon) -> Result<Outcome> {
+    let (_, events, _) = start(args, daemon).await?;
+    let budget = u64::try_from(args.max_output).unwrap_or(0);
+    let output = events.collect(budget).await?;
+    terminal::data(&json::output(&output).to_string())?;
+    Ok(output.outcome)
+}
+
+/// Starts the run and waits until it has an id.
+async fn start(args: &Args, daemon: &Daemon) -> Result<(Sandbox, RunStream, String)> {
+    // What is wrong with the arguments is told before anything is created.
+    let variables = args.environment.variables()?;
+    let secrets = args.environment.secrets()?;
+    let sandbox = sandbox(args, daemon).await?;
+    let interrupt = Interrupt::listen(sandbox.clone()).context("cannot listen for signals")?;
+    let mut run = args.apply(command(&args.command, &sandbox)).envs(variables);
+    for (name, value) in secrets {
+        run = run.secret(name, value);
+    }
+    let mut events = run.stream().await?;
+    let run_id = match events.next().await.context("the stream is empty")?? {
+        Event::Started { run_id } => run_id,
+        _ => anyhow::bail!("the daemon did not tell the run's id first"),
+    };
+    interrupt.started(&run_id);
+    Ok((sandbox, events, run_id))
+}
+
+async fn sandbox(args: &Args, daemon: &Daemon) -> Result<Sandbox> {
+    let client = daemon.connect().await?;
+    match (args.sandbox.sandbox.reference(), &args.image) {
+        (SandboxRef::Id(_), Some(_)) => Err(Advice::new(
+            "a sandbox that is named by its id has its image already",
+            "leave out --image, or give a name",
+        )
+        .into()),
+        (id @ SandboxRef::Id(_), None) => Ok(client.at(id)),
+        (SandboxRef::Name(name), None) => Ok(client.sandbox(name).await?),
+        (SandboxRef::Name(name), Some(image)) => Ok(client.sandbox(name).image(image).await?),
+    }
+}
+
+fn command(words: &[String], sandbox: &Sandbox) -> Run {
+    match words {
+        [script] => sandbox.run(script),
+        argv => sandbox.run_argv(argv),
+    }
+}
+
+impl Args {
+    fn apply(&self, mut run: Run) -> Run {
+        if let Some(workdir) = &self.workdir {
+            run = run.cwd(workdir);
+        }
+        if let Some(user) = &self.user {
+            run = run.user(user);
+        }
+        if let Some(timeout) = self.timeout {
+            run = run.timeout(timeout);
+        }
+        match self.stdin {
+            true => run.stdin_reader(tokio::io::stdin()),
+            false => run,
+        }
+    }
+}
+
+async fn pass_through(events: &mut RunStream) -> Result<Outcome> {
+    while let Some(event) = events.next().await {
+        match event? {
+            Event::Started { .. } => {}
+            Event::Output {
+                stream: StdStream::Stdout,
+                data,
+                ..
+            } => {
+                terminal::raw(&mut io::stdout().lock(), &data)?;
+            }
+            Event::Output {
+                stream: StdStream::Stderr,
+                data,
+                ..
+            } => {
+                terminal::raw(&mut io::stderr().lock(), &data)?;
+            }
+            Event::Gap { stream, from, to } => {
+                let name = match stream {
+                    StdStream::Stdout => "standard output",
+                    StdStream::Stderr => "standard error",
+                };
+                terminal::note(&format!(
+                    "{} bytes of {name} are missing here",
+                    to.saturating_sub(from)
+                ));
+            }
+            Event::Exited(outcome) => return Ok(outcome),
+        }
+    }
+    Err(lodge_client::Error::StreamCut {
+        missing: "the run's end",
+    }
+    .into())
+}
+
+/// Says what the exit code alone does not.
+fn tell_end(outcome: &Outcome) {
+    let message = match outcome.end_reason {
+        _ if !outcome.message.is_empty() => &outcome.message,
+        EndReason::TimedOut => "the command reached its timeout and was ended",
+        EndReason::OomKilled => "the kernel ended the command for want of memory",
+        EndReason::Cancelled => "the command was ended by a caller",
+        EndReason::SandboxStopped => "the sandbox was stopped",
+        EndReason::Lost => {
+            "the sandbox's first process died; what became of the command is not known"
+        }
+        _ => "",
+    };
+    if !message.is_empty() {
+        terminal::note(message);
+    }
+    // Only for a person: it is not a failure, and programs have --json.
+    if outcome.left_running > 0 && terminal::is_watched() {
+        let (count, run) = (outcome.left_running, &outcome.run_id);
+        terminal::note(&format!(
+            "{count} of its processes live on; `lodge kill {run}` ends them"
+        ));
+    }
+}
+
+fn exit_code(outcome: &Outcome) -> ExitCode {
+    match outcome.end_reason {
+        // Nothing is known of the command, so the code must not look like its own.
+        EndReason::Lost => ExitCode::from(LODGE_FAILED),
+        _ => ExitCode::from(u8::try_from(outcome.exit_code).unwrap_or(LODGE_FAILED)),
+    }
+}
