@@ -1,10 +1,12 @@
 //! Runs that an earlier daemon started: their logs go on at their length, and their ends are told like any other.
 //!
-//! What the holder says is compared with what the state directory has. A run that cannot be taken over is left to its
+//! Logs of runs that nobody knows any more are removed. What the holder says is compared with what the state directory has. A run that cannot be taken over is left to its
 //! holder, which keeps its deadline; its result is lost, and the log says so.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -29,6 +31,10 @@ use crate::sandbox::id::RunId;
 impl Engine {
     /// Takes over the runs that a sandbox's holder told of. Called while a daemon starts; blocks for a few file calls.
     pub fn adopt(&self, live: &Live, runs: &RunTable, known: Vec<KnownRun>) {
+        let keep: HashSet<&str> = known.iter().map(|one| one.state.run_id.as_str()).collect();
+        // Listed now, removed in the background: a run that is started meanwhile is not on the list.
+        let unknown = unknown_logs(&live.runs_dir, &keep);
+        tokio::task::spawn_blocking(move || unknown.iter().for_each(|dir| remove_log(dir)));
         for one in known {
             let name: String = one.state.run_id.chars().take(32).collect();
             match self.adopt_one(live, runs, one) {
@@ -118,6 +124,26 @@ fn patterns(secrets: &OwnedFd) -> Result<Arc<Patterns>> {
     Patterns::new(&read)
         .map(Arc::new)
         .map_err(|e| unusable("its secrets", e))
+}
+
+/// The logs of all runs but `keep`: their results are gone, so nothing leads a caller to them.
+fn unknown_logs(runs_dir: &Path, keep: &HashSet<&str>) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(runs_dir).into_iter().flatten().flatten();
+    let unknown = entries.filter(|e| {
+        !e.file_name()
+            .to_str()
+            .is_some_and(|name| keep.contains(name))
+    });
+    unknown.map(|entry| entry.path()).collect()
+}
+
+fn remove_log(dir: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(dir) {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "logs of an unknown run not removed"
+        );
+    }
 }
 
 /// How long ago a run was started, by the clock that the holder and we share.

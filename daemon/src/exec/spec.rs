@@ -292,7 +292,7 @@ mod tests {
             "é",
             &"x".repeat(SCRIPT_MAX_BYTES),
         ] {
-            let spec = RunSpec::new(shell(script), &TIMEOUTS).ok().expect("valid");
+            let spec = RunSpec::new(shell(script), &TIMEOUTS).expect("valid");
             assert!(spec.command == Command::Shell(script.to_owned()));
         }
     }
@@ -354,10 +354,10 @@ mod tests {
             )
         };
         assert_eq!(
-            with(None).ok().expect("valid").output_bytes,
+            with(None).expect("valid").output_bytes,
             OUTPUT_DEFAULT_BYTES
         );
-        assert_eq!(with(Some(0)).ok().expect("valid").output_bytes, 0);
+        assert_eq!(with(Some(0)).expect("valid").output_bytes, 0);
         assert!(with(Some(-1)).is_err() && with(Some(8 * 1024 * 1024 + 1)).is_err());
     }
 }

@@ -168,3 +168,118 @@ fn free(file: &File, start: u64, len: u64) -> io::Result<()> {
 fn le_u64(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use nix::unistd::pipe;
+
+    use super::super::environment::Secret;
+    use super::super::log::{BUDGET, Piece, Stream};
+    use super::*;
+
+    fn patterns() -> Arc<Patterns> {
+        let value = Zeroizing::new("hunter2!".to_owned());
+        Arc::new(
+            Patterns::new(&[Secret {
+                name: "T".to_owned(),
+                value,
+            }])
+            .expect("small"),
+        )
+    }
+
+    fn new_log(dir: &tempfile::TempDir) -> Arc<StreamLog> {
+        Arc::new(StreamLog::new(
+            &dir.path().join("run"),
+            Stream::Stdout,
+            BUDGET,
+        ))
+    }
+
+    fn put(spool: &mut Spool, bytes: &[u8]) {
+        let (read, write) = pipe().expect("pipe");
+        File::from(write)
+            .write_all(bytes)
+            .expect("fits into the pipe");
+        assert_eq!(
+            spool.take_from(&read, 1 << 20).expect("spliced"),
+            bytes.len()
+        );
+    }
+
+    async fn text(log: &Arc<StreamLog>) -> String {
+        match log.read(0, 1 << 20).await.expect("readable") {
+            Piece::Data { bytes, .. } => String::from_utf8(bytes.to_vec()).expect("text"),
+            _ => String::new(),
+        }
+    }
+
+    /// All bytes that the memfd holds, header excepted.
+    fn raw(file: &OwnedFd) -> Vec<u8> {
+        let file = File::from(file.try_clone().expect("dup"));
+        let len = file.metadata().expect("stat").len().saturating_sub(HEADER);
+        let mut bytes = vec![0; usize::try_from(len).expect("small")];
+        file.read_exact_at(&mut bytes, HEADER).expect("reads");
+        bytes
+    }
+
+    #[tokio::test]
+    async fn the_next_daemon_goes_on_in_the_middle_of_a_secret() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let log = new_log(&dir);
+        let mut first = Spool::create(Arc::clone(&log), patterns()).expect("memfd");
+        put(&mut first, b"one hunter2! two hunt");
+        let kept = first.duplicate().expect("dup");
+        assert_eq!(text(&log).await, "one «T» two ");
+        drop((first, log));
+
+        let log =
+            StreamLog::reopen(&dir.path().join("run"), Stream::Stdout, BUDGET).expect("reopens");
+        let log = Arc::new(log);
+        let mut second = Spool::resume(kept, Arc::clone(&log), patterns()).expect("resumes");
+        put(&mut second, b"er2! three");
+        second.finish();
+        assert_eq!(text(&log).await, "one «T» two «T» three");
+    }
+
+    #[tokio::test]
+    async fn what_the_log_got_without_a_note_is_masked_again_and_not_doubled() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let log = new_log(&dir);
+        let mut first = Spool::create(Arc::clone(&log), patterns()).expect("memfd");
+        put(&mut first, b"noted ");
+        // As if the daemon had died between the log and the note, with bytes in the spool that nobody masked.
+        log.append(b"half-writ");
+        first
+            .file
+            .write_all_at(b"hunter2! unnoted", HEADER + first.raw)
+            .expect("writes");
+        let kept = first.duplicate().expect("dup");
+        drop((first, log));
+
+        let log =
+            StreamLog::reopen(&dir.path().join("run"), Stream::Stdout, BUDGET).expect("reopens");
+        let log = Arc::new(log);
+        Spool::resume(kept, Arc::clone(&log), patterns())
+            .expect("resumes")
+            .finish();
+        assert_eq!(text(&log).await, "noted «T» unnoted");
+    }
+
+    #[tokio::test]
+    async fn nothing_raw_stays_after_the_end_and_little_before() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut spool = Spool::create(new_log(&dir), patterns()).expect("memfd");
+        let kept = spool.duplicate().expect("dup");
+        for _ in 0..10 {
+            put(&mut spool, &b"hunter2!".repeat(4096));
+        }
+        let left = raw(&kept).iter().filter(|b| **b != 0).count();
+        assert!(left < 4096, "{left} raw bytes wait");
+        put(&mut spool, b"hunter2");
+        spool.finish();
+        assert!(raw(&kept).iter().all(|b| *b == 0));
+    }
+}

@@ -83,7 +83,7 @@ impl Supervised {
             // Nobody of this run is left. Who else may hold the pipe is of another run, and what is held back for the
             // mask belongs into this result.
             controls.iter().for_each(|control| control.close());
-            pumping.to_the_end().await;
+            pumping.run_out().await;
             if let Err(error) = secrets_fd::wipe(&secrets) {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
@@ -92,11 +92,13 @@ impl Supervised {
             }
         }
 
-        run.conclude(outcome(&run, end, &group, &pids, started));
+        let outcome = outcome(&run, end, &group, &pids, started);
+        // Before anybody is told: who hears of the end must not find the place still taken.
         drop(places);
         runs.ended(&run);
+        run.conclude(outcome);
 
-        pumping.to_the_end().await;
+        pumping.run_out().await;
         run.try_settle().await;
         if !run.is_settled() {
             runs.watch_survivors(run);
@@ -141,7 +143,7 @@ impl<F: Future> Pumping<'_, F> {
     }
 
     /// Pumps until both pipes are closed.
-    async fn to_the_end(&mut self) {
+    async fn run_out(&mut self) {
         if self.open {
             self.pumps.as_mut().await;
             self.open = false;

@@ -114,7 +114,7 @@ async fn where_no_file_can_be_made_bytes_are_counted_and_shown_as_a_gap() {
     assert_eq!(log.loss(), Some((0, Errno::ENOTDIR)));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_follower_holds_the_writer_only_while_it_moves() {
     let dir = tempfile::tempdir().expect("tempdir");
     let log = log_in(&dir);
@@ -128,6 +128,27 @@ async fn a_follower_holds_the_writer_only_while_it_moves() {
     log.append(&chunk);
     drop(follower);
     assert_eq!(log.headroom(), Headroom::Bytes(4 << 20));
+}
+
+#[tokio::test]
+async fn a_follower_that_stands_still_is_no_longer_waited_for_and_gets_a_gap() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let log = log_in(&dir);
+    let mut follower = Follower::new(Arc::clone(&log), 0);
+    fill(&log, 5 << 20);
+    assert!(matches!(log.headroom(), Headroom::HeldUntil(_)));
+    log.lock().followers[0].since -= std::time::Duration::from_secs(31);
+    assert_eq!(log.headroom(), Headroom::Bytes(4 << 20));
+    follower.advance(SMALL.first);
+    let Piece::Gap { from, to } = follower.next(100).await.expect("readable") else {
+        panic!("gap expected")
+    };
+    assert_eq!(from, SMALL.first);
+    follower.advance(to);
+    assert!(matches!(
+        follower.next(100).await.expect("readable"),
+        Piece::Data { .. }
+    ));
 }
 
 #[tokio::test]

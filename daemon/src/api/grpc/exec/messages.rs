@@ -275,7 +275,7 @@ mod tests {
             .is_err()
         );
         assert!(start_from(start(true, b"x")).is_err());
-        let call = start_from(start(true, b"")).ok().expect("valid");
+        let call = start_from(start(true, b"")).expect("valid");
         assert!(matches!(call.raw.stdin, Stdin::Open));
     }
 
