@@ -49,7 +49,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// `reason` is a stable code in UPPER_SNAKE_CASE; `message` says what, and which object.
     pub fn new(kind: ErrorKind, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind, reason, message: message.into(), hint: String::new(), source: None }
+        Self {
+            kind,
+            reason,
+            message: message.into(),
+            hint: String::new(),
+            source: None,
+        }
     }
 
     /// An argument that cannot be right.
@@ -80,6 +86,26 @@ impl Error {
         self
     }
 
+    /// Says in which named step it happened.
+    #[must_use]
+    pub fn during(mut self, step: &str) -> Self {
+        self.message = format!("{step}: {}", self.message);
+        self
+    }
+
+    /// The same error for a second caller who waited for the same thing. The chain of causes stays with the first, which
+    /// is where it is logged.
+    #[must_use]
+    pub fn replica(&self) -> Self {
+        Self {
+            kind: self.kind,
+            reason: self.reason,
+            message: self.message.clone(),
+            hint: self.hint.clone(),
+            source: None,
+        }
+    }
+
     /// What sort of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -88,6 +114,11 @@ impl Error {
     /// The stable reason code.
     pub fn reason(&self) -> &'static str {
         self.reason
+    }
+
+    /// The message with all causes, for the log. May name paths of the host.
+    pub fn chain(&self) -> Chain<'_> {
+        Chain(self)
     }
 
     /// How to mend it; empty if there is nothing to say.
@@ -104,6 +135,23 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|e| e as &(dyn StdError + 'static))
+        self.source
+            .as_deref()
+            .map(|e| e as &(dyn StdError + 'static))
+    }
+}
+
+/// An error with all its causes on one line.
+pub struct Chain<'a>(&'a (dyn StdError + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(inner) = cause {
+            write!(f, ": {inner}")?;
+            cause = inner.source();
+        }
+        Ok(())
     }
 }

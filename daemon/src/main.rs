@@ -1,2 +1,129 @@
-//! lodged: the Lodge daemon.
-fn main() {}
+//! lodged: the Lodge daemon. Arguments, configuration, launcher, build, serve, drain.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use lodged::api::grpc;
+use lodged::api::listener::listen;
+use lodged::config::{Config, Invocation, Listen, ReportFormat};
+use lodged::doctor;
+use lodged::holder::LauncherProcess;
+use lodged::notify::{Notice, notify};
+use lodged::sandbox::Registry;
+use lodged::service::Lodge;
+use lodged::store::StateLock;
+use lodged::{assemble, telemetry};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Name of the hidden subcommand in which this binary forks holders instead of serving.
+const LAUNCHER: &str = "launcher";
+
+fn main() -> ExitCode {
+    // Before anything else: what a holder inherits of this process stays in its memory.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == LAUNCHER)
+    {
+        return launch_holders();
+    }
+    match run() {
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Forks holders for the daemon at the other end of standard input, until that end is closed.
+fn launch_holders() -> ExitCode {
+    let served = lodge_kernel::sys::fd::inherit(0)
+        .map_err(anyhow::Error::from)
+        .and_then(|socket| Ok(lodge_holder::launcher::run(socket)?));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    match Invocation::read()? {
+        Invocation::CheckConfig => {
+            writeln!(io::stdout(), "the configuration is valid")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Invocation::Doctor(config, format) => {
+            telemetry::start(config.log_level, config.log_format);
+            let launcher = LauncherProcess::start()?;
+            runtime()?.block_on(examine(&config, launcher, format))
+        }
+        Invocation::Serve(config) => {
+            telemetry::start(config.log_level, config.log_format);
+            // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
+            let lock = StateLock::take(&config.state_dir)?;
+            let launcher = LauncherProcess::start()?;
+            let served = runtime()?.block_on(serve(&config, launcher));
+            drop(lock);
+            served.map(|()| ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let platform = assemble::platform(config, launcher.into_async()?)?;
+    let registry = Registry::open(platform).await?;
+    let Listen::Unix(socket) = &config.listen;
+    let listener = listen(socket, &config.socket_group)?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %socket.display(), "serving");
+    notify(Notice::Ready);
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping; sandboxes go on");
+        notify(Notice::Stopping);
+    };
+    grpc::serve(Lodge::new(registry), listener, stop).await?;
+    remove_socket(socket);
+    Ok(())
+}
+
+async fn examine(
+    config: &Config,
+    launcher: LauncherProcess,
+    format: ReportFormat,
+) -> Result<ExitCode> {
+    let report = doctor::examine_with(assemble::bench(config, launcher.into_async()?)).await;
+    let text = match format {
+        ReportFormat::Text => report.to_string(),
+        ReportFormat::Json => report.to_json() + "\n",
+    };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(if report.ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("lodged")
+        .build()
+        .context("cannot start the runtime")
+}
+
+fn remove_socket(socket: &Path) {
+    if let Err(error) = std::fs::remove_file(socket) {
+        tracing::debug!(%error, "socket not removed");
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // If standard error is closed, the exit code is all that is left to say.
+    writeln!(io::stderr(), "error: {error:#}").ok();
+    ExitCode::FAILURE
+}

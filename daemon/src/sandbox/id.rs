@@ -14,6 +14,8 @@ const ID_LEN: usize = 20;
 const ID_ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 /// Longest sandbox name, in bytes.
 const NAME_MAX: usize = 128;
+/// Longest tenant, in bytes.
+const TENANT_MAX: usize = 63;
 
 macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident, $what:literal, $reason:literal) => {
@@ -78,7 +80,8 @@ fn random_id() -> String {
     let mut id = String::with_capacity(ID_LEN);
     while id.len() < ID_LEN {
         let mut bytes = [0u8; 32];
-        getrandom::fill(&mut bytes).expect("the kernel's random source does not fail once it is seeded");
+        getrandom::fill(&mut bytes)
+            .expect("the kernel's random source does not fail once it is seeded");
         // Bytes from 252 up would favour the first letters: 252 = 7 * 36.
         for b in bytes.iter().filter(|b| **b < 252).take(ID_LEN - id.len()) {
             id.push(char::from(ID_ALPHABET[usize::from(b % 36)]));
@@ -101,8 +104,11 @@ impl SandboxName {
         if head && tail && text.len() <= NAME_MAX {
             Ok(Self(text.to_owned()))
         } else {
-            Err(Error::invalid("INVALID_SANDBOX_NAME", format!("not a sandbox name: {:?}", clip(text)))
-                .hint("a name is 1 to 128 of [A-Za-z0-9._-] and begins with a letter or a digit"))
+            Err(Error::invalid(
+                "INVALID_SANDBOX_NAME",
+                format!("not a sandbox name: {:?}", clip(text)),
+            )
+            .hint("a name is 1 to 128 of [A-Za-z0-9._-] and begins with a letter or a digit"))
         }
     }
 
@@ -116,7 +122,13 @@ impl SandboxName {
         let clean: String = self
             .0
             .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+            .map(|c| {
+                if c.is_ascii_alphanumeric() {
+                    c.to_ascii_lowercase()
+                } else {
+                    '-'
+                }
+            })
             .take(63)
             .collect();
         clean.trim_matches('-').to_owned()
@@ -142,6 +154,57 @@ impl From<SandboxName> for String {
     }
 }
 
+/// Whose a sandbox is. There is one tenant until tokens name others; every record carries it from the start.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Tenant(String);
+
+impl Tenant {
+    /// Validates a tenant: `[a-z0-9][a-z0-9-]{0,62}`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let head = text.bytes().next().is_some_and(|b| b != b'-');
+        let rest = text.bytes().all(|b| ID_ALPHABET.contains(&b) || b == b'-');
+        if head && rest && text.len() <= TENANT_MAX {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::invalid(
+                "INVALID_TENANT",
+                format!("not a tenant: {:?}", clip(text)),
+            ))
+        }
+    }
+
+    /// The tenant's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self("default".to_owned())
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Tenant {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Tenant> for String {
+    fn from(tenant: Tenant) -> String {
+        tenant.0
+    }
+}
+
 /// The first characters of a hostile text, for a message.
 fn clip(text: &str) -> String {
     text.chars().take(40).collect()
@@ -161,7 +224,9 @@ mod tests {
     #[test]
     fn hostile_names_are_refused() {
         let long = "a".repeat(129);
-        for name in ["", "../x", "a/b", "-rf", ";id", "%2e%2e", "a\n", "a\0", "ü", ".", "..", &long] {
+        for name in [
+            "", "../x", "a/b", "-rf", ";id", "%2e%2e", "a\n", "a\0", "ü", ".", "..", &long,
+        ] {
             assert!(SandboxName::parse(name).is_err(), "{name:?} was accepted");
         }
         assert!(SandboxName::parse(&"a".repeat(128)).is_ok());

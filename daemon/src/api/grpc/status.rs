@@ -1,0 +1,81 @@
+//! Errors of the domain as gRPC statuses: one table, and the one place where they are logged.
+
+use std::collections::HashMap;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+use crate::error::{Error, ErrorKind};
+
+/// `ErrorInfo.domain` of every error.
+const DOMAIN: &str = "lodge";
+/// Key of the text that says how to mend it, in `ErrorInfo.metadata`.
+const HINT: &str = "hint";
+
+/// The status of an error. What is our own fault is logged here, with all its causes; the caller gets the message alone.
+pub fn status(error: &Error) -> Status {
+    let code = code(error.kind());
+    if is_ours(error.kind()) {
+        tracing::error!(reason = error.reason(), error = %error.chain(), "call failed");
+    } else {
+        tracing::debug!(reason = error.reason(), error = %error.chain(), "call refused");
+    }
+    let mut metadata = HashMap::new();
+    if !error.hint_text().is_empty() {
+        metadata.insert(HINT.to_owned(), error.hint_text().to_owned());
+    }
+    let details = ErrorDetails::with_error_info(error.reason(), DOMAIN, metadata);
+    Status::with_error_details(code, error.to_string(), details)
+}
+
+fn code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::InvalidArgument => Code::InvalidArgument,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::AlreadyExists => Code::AlreadyExists,
+        ErrorKind::FailedPrecondition => Code::FailedPrecondition,
+        ErrorKind::ResourceExhausted => Code::ResourceExhausted,
+        ErrorKind::Unsupported => Code::Unimplemented,
+        ErrorKind::OutOfRange => Code::OutOfRange,
+        ErrorKind::Aborted => Code::Aborted,
+        ErrorKind::Unavailable => Code::Unavailable,
+        ErrorKind::DataLoss => Code::DataLoss,
+        ErrorKind::Internal => Code::Internal,
+    }
+}
+
+fn is_ours(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Internal | ErrorKind::DataLoss)
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        status(&error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_carries_reason_domain_and_hint_and_no_cause() {
+        let cause = std::io::Error::other("/var/lib/lodge/secret/path");
+        let error = Error::internal("BROKEN", "it broke", cause).hint("mend it");
+        let status = Status::from(error);
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Internal, "it broke")
+        );
+        let info = status.get_details_error_info().expect("error info");
+        assert_eq!(
+            (info.reason.as_str(), info.domain.as_str()),
+            ("BROKEN", "lodge")
+        );
+        assert_eq!(
+            info.metadata.get("hint").map(String::as_str),
+            Some("mend it")
+        );
+        assert!(!format!("{status:?}").contains("secret/path"));
+    }
+}

@@ -1,0 +1,96 @@
+//! From settings to the parts that sandboxes need. Blocks; called once, before anything is served.
+
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use lodge_kernel::cgroup;
+use tokio::sync::Semaphore;
+
+use crate::config::Config;
+use crate::doctor::Bench;
+use crate::error::{Error, Result};
+use crate::exec::{Engine, TimeoutPolicy};
+use crate::holder::Launcher;
+use crate::image::ImageStore;
+use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
+use crate::sandbox::uid_range::{UidRanges, survey};
+use crate::storage::Storage;
+use crate::storage::overlay::Overlay;
+use crate::store::{PROBE_DIR, Store};
+
+/// Everything that the sandboxes of a daemon need. The caller holds the lock on the state directory.
+pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
+    let store = Store::open(&config.state_dir)?;
+    let storage = Overlay;
+    // What a probe left that was killed.
+    storage.remove(&config.state_dir, PROBE_DIR)?;
+    make_holders_dir(&config.holders_dir())?;
+    let cgroup_host = cgroup::Host::detect()?.mount_unified(&config.runtime_dir)?;
+    let timeouts = TimeoutPolicy {
+        default: config.default_timeout,
+        maximum: config.max_timeout,
+    };
+    Ok(Platform {
+        store,
+        storage: Arc::new(storage),
+        images: ImageStore::open(&config.images_dir)?,
+        engine: Engine::new(timeouts),
+        launcher,
+        cgroup_parent: cgroup_host.parent(&config.cgroup_parent)?,
+        cgroup_host,
+        cgroup_parent_name: config.cgroup_parent.clone(),
+        uids: UidRanges::new(config.uid_block),
+        holders_dir: config.holders_dir(),
+        default_limits: config.limits,
+        default_image: config.default_image.clone(),
+        starts: Semaphore::new(STARTS_AT_ONCE),
+    })
+}
+
+/// What a probe needs, beside a daemon that may be running with the same settings.
+pub fn bench(config: &Config, launcher: Launcher) -> Result<Bench> {
+    make_holders_dir(&config.holders_dir())?;
+    let uids = UidRanges::new(config.uid_block);
+    // Ranges in which something lives are that daemon's.
+    let found = survey(config.uid_block, &BTreeSet::new())
+        .map_err(|e| Error::internal("UID_CHECK_FAILED", "cannot check the uid ranges", e))?;
+    for base in found.occupied {
+        // False only if it was claimed already.
+        let _ = uids.claim(base);
+    }
+    let cgroup_host = cgroup::Host::detect()?.mount_unified(&config.runtime_dir)?;
+    Ok(Bench {
+        launcher,
+        storage: Arc::new(Overlay),
+        cgroup_parent: cgroup_host.parent(&config.cgroup_parent)?,
+        uids,
+        dir: config.state_dir.join(PROBE_DIR),
+        holders_dir: config.holders_dir(),
+    })
+}
+
+/// Only root may reach a holder.
+fn make_holders_dir(dir: &Path) -> Result<()> {
+    let failed = |error| {
+        Error::internal(
+            "RUNTIME_DIR_UNUSABLE",
+            format!("cannot create {}", dir.display()),
+            error,
+        )
+    };
+    if let Some(parent) = dir.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(parent)
+            .map_err(failed)?;
+    }
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(failed)
+}

@@ -1,0 +1,121 @@
+//! Creating: a uid range, a directory, a layer, a record. A crash between two steps leaves a directory that recovery
+//! knows: without a record it is unfinished and goes, with one it is a stopped sandbox.
+
+use std::sync::Arc;
+
+use super::id::SandboxId;
+use super::platform::Platform;
+use super::spec::Spec;
+use super::steps::{Step, nothing, run_all};
+use super::uid_range::UidLease;
+use crate::error::Result;
+use crate::store::Record;
+
+struct Creation {
+    platform: Arc<Platform>,
+    id: SandboxId,
+    spec: Spec,
+    created_at_ms: u64,
+    lease: Option<UidLease>,
+    record: Option<Record>,
+}
+
+const STEPS: &[Step<Creation>] = &[
+    Step {
+        name: "lease uid range",
+        run: lease_uids,
+        undo: |creation| creation.lease = None,
+    },
+    Step {
+        name: "make directory",
+        run: make_directory,
+        undo: discard_directory,
+    },
+    // What these two leave is in the directory.
+    Step {
+        name: "prepare layer",
+        run: prepare_layer,
+        undo: nothing,
+    },
+    Step {
+        name: "write record",
+        run: write_record,
+        undo: nothing,
+    },
+];
+
+/// Makes everything of a sandbox that lasts. Blocks.
+pub(super) fn create(
+    platform: &Arc<Platform>,
+    id: SandboxId,
+    spec: Spec,
+    created_at_ms: u64,
+) -> Result<Record> {
+    let platform = Arc::clone(platform);
+    let mut creation = Creation {
+        platform,
+        id,
+        spec,
+        created_at_ms,
+        lease: None,
+        record: None,
+    };
+    run_all(STEPS, &mut creation)?;
+    if let Some(lease) = creation.lease {
+        lease.keep();
+    }
+    Ok(creation.record.expect("the last step sets it"))
+}
+
+/// Takes a created sandbox back that could not be started. Blocks.
+pub(super) fn undo(platform: &Platform, record: &Record) {
+    discard(platform, &record.id);
+    platform.uids.release(record.uid_base);
+}
+
+fn lease_uids(creation: &mut Creation) -> Result<()> {
+    creation.lease = Some(creation.platform.uids.lease()?);
+    Ok(())
+}
+
+fn make_directory(creation: &mut Creation) -> Result<()> {
+    Ok(creation.platform.store.make_dir(&creation.id)?)
+}
+
+fn discard_directory(creation: &mut Creation) {
+    discard(&creation.platform, &creation.id);
+}
+
+fn prepare_layer(creation: &mut Creation) -> Result<()> {
+    let Creation { platform, id, .. } = creation;
+    Ok(platform.storage.prepare(&platform.store.layer_dir(id))?)
+}
+
+fn write_record(creation: &mut Creation) -> Result<()> {
+    let lease = creation.lease.as_ref().expect("the first step leased it");
+    let record = Record {
+        id: creation.id.clone(),
+        created_at_ms: creation.created_at_ms,
+        uid_base: lease.base(),
+        spec: creation.spec.clone(),
+    };
+    creation.platform.store.write(&record)?;
+    creation.record = Some(record);
+    Ok(())
+}
+
+/// The directory holds next to nothing: it goes at once.
+fn discard(platform: &Platform, id: &SandboxId) {
+    let removed = platform
+        .store
+        .discard(id)
+        .map_err(crate::error::Error::from)
+        .and_then(|()| {
+            Ok(platform
+                .storage
+                .remove(platform.store.trash_dir(), id.as_str())?)
+        });
+    if let Err(error) = removed {
+        tracing::warn!(sandbox = %id, error = %error.chain(), "what a failed create left stays until the next start");
+    }
+}

@@ -1,0 +1,30 @@
+//! What a started sandbox gives to its runs. Cheap to clone: the hot path of a run takes one and needs no task.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lodge_kernel::cgroup::SandboxGroup;
+
+use crate::holder::Holder;
+use crate::sandbox::id::SandboxId;
+
+/// A started sandbox. It may die at any moment: whoever uses one learns of it from the holder.
+#[derive(Clone)]
+pub struct Live {
+    /// Which sandbox.
+    pub id: SandboxId,
+    /// Its PID 1.
+    pub holder: Holder,
+    /// Its cgroup, where each run gets a leaf.
+    pub cgroup: Arc<SandboxGroup>,
+    /// Variables for every run: the image's, then the sandbox's own, each name once.
+    pub env: Arc<Vec<(String, String)>>,
+    /// User that runs get; empty takes `user` where the image has one, else root.
+    pub user: String,
+    /// Working directory that runs get; empty takes the user's home.
+    pub workdir: String,
+    /// Where the logs of runs go: `<state>/sandboxes/<id>/runs`.
+    pub runs_dir: PathBuf,
+    /// The limit on processes, for messages that name it.
+    pub pids_limit: u64,
+}

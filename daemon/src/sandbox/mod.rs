@@ -1,0 +1,59 @@
+//! Sandboxes: what they are, what they may do when, and the task that owns each one.
+
+/// Ids and names.
+pub mod id;
+
+/// Limits: as asked for, as resolved, and as the kernel holds them.
+pub mod limits;
+
+/// What a sandbox is made from.
+pub mod spec;
+
+/// What is allowed in which state: one pure function.
+pub mod state;
+
+/// Host uid ranges, one per sandbox.
+pub mod uid_range;
+
+/// What a started sandbox gives to its runs.
+pub mod live;
+
+/// A cheap handle on one sandbox.
+pub mod handle;
+
+/// All sandboxes of this daemon.
+pub mod registry;
+
+/// What the parts below need of the host: store, storage, images, launcher, cgroups.
+pub mod platform;
+
+/// Which sandboxes there are, by id and by name.
+mod table;
+
+/// The task that owns a sandbox.
+mod actor;
+
+/// A table of named steps with their undo.
+pub(crate) mod steps;
+
+/// Creating: uid range, directory, layer, record.
+mod create;
+
+/// Starting: cgroup, layers, holder, limits.
+mod start;
+
+/// Stopping: the end of every process.
+mod stop;
+
+/// Deleting: stopped, out of sight, then removed.
+mod delete;
+
+/// What an earlier daemon left.
+mod recover;
+
+/// Failures of the parts below as errors of a call.
+mod failure;
+
+pub use handle::Handle;
+pub use live::Live;
+pub use registry::{Acquire, Acquired, Registry, SandboxRef};

@@ -1,0 +1,293 @@
+//! What an earlier daemon left: every sandbox is listed again. One whose holder lives goes on; what is left of a dead one
+//! is ended, and its next run starts it. A holder is believed by the sandbox's cgroup and by its socket, which only it can
+//! serve; no pid is ever read from a file, since it may be another process's by then.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lodge_kernel::cgroup::SandboxGroup;
+use tokio::task::JoinSet;
+
+use super::actor::Actor;
+use super::delete;
+use super::handle::{Handle, Identity, Status};
+use super::id::{SandboxId, SandboxName};
+use super::limits::{self, LimitStatus};
+use super::live::Live;
+use super::platform::Platform;
+use super::registry::Registry;
+use super::start;
+use super::state::State;
+use super::stop;
+use super::uid_range;
+use crate::error::{Error, ErrorKind, Result};
+use crate::holder::{Holder, HolderError, KnownRun};
+use crate::store::{Damage, Loaded, Record};
+
+/// Holders asked at once. Each answers in less than a millisecond, or is given up on.
+const ASKED_AT_ONCE: usize = 32;
+
+/// Fills the registry from the state directory. Nothing is served before this ends.
+pub(super) async fn recover(registry: &Registry) -> Result<()> {
+    let platform = Arc::clone(registry.platform());
+    let (loaded, trash) = on_thread(move || {
+        let loaded = platform.store.load()?;
+        let trash = platform.store.trash()?;
+        claim_uids(&platform, &loaded, &trash)?;
+        Ok((loaded, trash))
+    })
+    .await?;
+    for (id, uid_base) in trash {
+        remove_discarded(registry, id, uid_base);
+    }
+    take_up_all(registry, loaded).await
+}
+
+async fn take_up_all(registry: &Registry, loaded: Vec<Loaded>) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for one in loaded {
+        if tasks.len() >= ASKED_AT_ONCE {
+            ended(tasks.join_next().await)?;
+        }
+        tasks.spawn(take_up(registry.clone(), one));
+    }
+    while !tasks.is_empty() {
+        ended(tasks.join_next().await)?;
+    }
+    Ok(())
+}
+
+fn ended(task: Option<std::result::Result<(), tokio::task::JoinError>>) -> Result<()> {
+    match task {
+        Some(Err(error)) => Err(Error::internal("INTERNAL", "recovery failed", error)),
+        _ => Ok(()),
+    }
+}
+
+async fn take_up(registry: Registry, loaded: Loaded) {
+    match loaded {
+        Loaded::Sandbox(record) => take_up_sandbox(&registry, Arc::new(*record)).await,
+        Loaded::Damaged(id, damage) => take_up_damaged(&registry, id, damage).await,
+        Loaded::Unfinished(id) => {
+            tracing::info!(sandbox = %id, "unfinished create removed");
+            let (platform, discarded) = (Arc::clone(registry.platform()), id.clone());
+            let discard = on_thread(move || Ok(platform.store.discard(&discarded)?)).await;
+            match discard {
+                Ok(()) => remove_discarded(&registry, id, None),
+                Err(error) => tracing::warn!(sandbox = %id, error = %error.chain(), "not removed"),
+            }
+        }
+    }
+}
+
+/// How a sandbox was found.
+enum Condition {
+    Running(Live, Vec<LimitStatus>, Vec<KnownRun>),
+    Stopped,
+    Damaged(String),
+}
+
+async fn take_up_sandbox(registry: &Registry, record: Arc<Record>) {
+    let platform = registry.platform();
+    let condition = match condition(platform, &record).await {
+        Ok(condition) => condition,
+        Err(error) => {
+            tracing::error!(sandbox = %record.id, error = %error.chain(), "sandbox not taken up");
+            Condition::Damaged(format!("it could not be taken up: {error}"))
+        }
+    };
+    let mut status = Status {
+        state: State::Stopped,
+        reason: String::new(),
+        limits: expected_limits(platform, &record),
+        live: None,
+    };
+    let mut known = Vec::new();
+    match condition {
+        Condition::Running(live, limits, runs) => {
+            (status.state, status.limits, status.live) = (State::Running, limits, Some(live));
+            known = runs;
+        }
+        Condition::Stopped => {}
+        Condition::Damaged(reason) => (status.state, status.reason) = (State::Damaged, reason),
+    }
+    tracing::info!(
+        sandbox = %record.id, state = ?status.state, reason = status.reason, runs = known.len(),
+        "sandbox taken up"
+    );
+    let identity = Identity {
+        id: record.id.clone(),
+        tenant: record.spec.tenant.clone(),
+        name: record.spec.name.clone(),
+    };
+    let spec = record.spec.clone();
+    let (handle, requests) = Handle::new(identity, Some(spec), record.created_at_ms, status);
+    if let Some(live) = handle.live_now() {
+        platform.engine.adopt(&live, handle.runs(), known);
+    }
+    serve(
+        registry,
+        handle,
+        requests,
+        Some(Arc::clone(&record)),
+        Some(record.uid_base),
+    );
+}
+
+async fn take_up_damaged(registry: &Registry, id: SandboxId, damage: Damage) {
+    tracing::error!(sandbox = %id, reason = damage.reason, "sandbox is damaged");
+    let name = damage
+        .name
+        .unwrap_or_else(|| SandboxName::parse(id.as_str()).expect("an id has the form of a name"));
+    let identity = Identity {
+        id,
+        tenant: damage.tenant.unwrap_or_default(),
+        name,
+    };
+    let status = Status {
+        state: State::Damaged,
+        reason: damage.reason,
+        limits: Vec::new(),
+        live: None,
+    };
+    let (handle, requests) = Handle::new(identity, None, 0, status);
+    serve(registry, handle, requests, None, damage.uid_base);
+}
+
+fn serve(
+    registry: &Registry,
+    handle: Handle,
+    requests: tokio::sync::mpsc::Receiver<super::actor::Request>,
+    record: Option<Arc<Record>>,
+    uid_base: Option<u32>,
+) {
+    registry.table().insert(&handle);
+    let platform = Arc::clone(registry.platform());
+    let table = registry.table().clone();
+    tokio::spawn(
+        Actor {
+            platform,
+            table,
+            handle,
+            requests,
+            record,
+            uid_base,
+        }
+        .serve(),
+    );
+}
+
+async fn condition(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<Condition> {
+    let (of_group, id) = (Arc::clone(platform), record.id.clone());
+    let group = on_thread(move || Ok(of_group.cgroup_parent.open(id.as_str()).ok())).await?;
+    let Some(group) = group.map(Arc::new) else {
+        start::remove_socket(platform, record);
+        return Ok(Condition::Stopped);
+    };
+    let holder = match group.holder_pid()? {
+        Some(pid) => Holder::reconnect(pid, &start::holder_socket(platform, record)).await,
+        None => Err(HolderError::Gone),
+    };
+    let (platform, record) = (Arc::clone(platform), Arc::clone(record));
+    match holder {
+        Ok((holder, known)) => {
+            on_thread(move || running(&platform, &record, holder, group, known)).await
+        }
+        Err(error) => {
+            if !matches!(error, HolderError::Gone) {
+                let error = Error::from(error);
+                tracing::error!(sandbox = %record.id, error = %error.chain(), "holder is of no use");
+            }
+            on_thread(move || stopped(&platform, &record, &group)).await
+        }
+    }
+}
+
+fn running(
+    platform: &Platform,
+    record: &Record,
+    holder: Holder,
+    group: Arc<SandboxGroup>,
+    known: Vec<KnownRun>,
+) -> Result<Condition> {
+    let image = start::image_of(platform, record)?;
+    let limits = start::hold_limits(platform, record, &group)?;
+    let live = start::live(platform, record, &image, holder, group);
+    Ok(Condition::Running(live, limits, known))
+}
+
+/// Without a holder, what is left in the cgroup is on its way out.
+fn stopped(platform: &Platform, record: &Record, group: &SandboxGroup) -> Result<Condition> {
+    stop::end_group(group)?;
+    start::remove_socket(platform, record);
+    Ok(Condition::Stopped)
+}
+
+/// Limits of a sandbox that is not running, as the host will hold them.
+fn expected_limits(platform: &Platform, record: &Record) -> Vec<LimitStatus> {
+    let expected = platform.expected(&record.spec.limits);
+    // Whatever the caller allowed then: a listing refuses nothing.
+    limits::statuses(
+        &record.spec.requested,
+        &expected,
+        limits::Shortfall::Degrade,
+    )
+    .unwrap_or_default()
+}
+
+fn remove_discarded(registry: &Registry, id: SandboxId, uid_base: Option<u32>) {
+    delete::remove_in_background(Arc::clone(registry.platform()), id, uid_base);
+}
+
+/// Marks every uid range that is in use, and refuses to start where somebody else has ids of our block.
+fn claim_uids(
+    platform: &Platform,
+    loaded: &[Loaded],
+    trash: &[(SandboxId, Option<u32>)],
+) -> Result<()> {
+    let of_sandboxes = loaded.iter().filter_map(|one| match one {
+        Loaded::Sandbox(record) => Some((&record.id, record.uid_base)),
+        Loaded::Damaged(id, damage) => damage.uid_base.map(|base| (id, base)),
+        Loaded::Unfinished(_) => None,
+    });
+    let of_trash = trash
+        .iter()
+        .filter_map(|(id, base)| base.map(|base| (id, base)));
+    let mut ours = BTreeSet::new();
+    for (id, base) in of_sandboxes.chain(of_trash) {
+        ours.insert(base);
+        if !platform.uids.claim(base) {
+            tracing::error!(sandbox = %id, base, "another sandbox's record has the same uid range");
+        }
+    }
+    let survey = uid_range::survey(platform.uids.block(), &ours)
+        .map_err(|e| Error::internal("UID_CHECK_FAILED", "cannot check the uid ranges", e))?;
+    for warning in &survey.warnings {
+        tracing::warn!("{warning}");
+    }
+    for base in survey.occupied {
+        tracing::warn!(
+            base,
+            "processes without a record live in this uid range; it is left out"
+        );
+        // It is nobody's, or it would not be occupied by a stranger.
+        let _ = platform.uids.claim(base);
+    }
+    if survey.conflicts.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::FailedPrecondition,
+        "UID_RANGES_TAKEN",
+        survey.conflicts.join("; "),
+    )
+    .hint("set uid_range_start to ids that nobody else has"))
+}
+
+async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(Error::internal("INTERNAL", "recovery failed", error)))
+}

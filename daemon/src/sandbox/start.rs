@@ -1,0 +1,290 @@
+//! Starting: a cgroup, the layers, a holder, the limits.
+
+use std::sync::Arc;
+
+use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
+
+use super::limits::{self, EffectiveLimits, LimitStatus};
+use super::live::Live;
+use super::platform::Platform;
+use super::steps::{Step, nothing, run_all};
+use crate::error::{Error, ErrorKind, Result};
+use crate::holder::{Holder, LaunchSpec, NoNewPrivileges};
+use crate::image::{Digest, Image, ImageRef};
+use crate::storage::RootLayers;
+use crate::store::Record;
+
+/// A sandbox that was started.
+pub(super) struct Started {
+    pub(super) live: Live,
+    pub(super) limits: Vec<LimitStatus>,
+}
+
+struct Starting {
+    platform: Arc<Platform>,
+    record: Arc<Record>,
+    image: Option<Image>,
+    group: Option<Arc<SandboxGroup>>,
+    root: Option<RootLayers>,
+    holder: Option<Holder>,
+    limits: Vec<LimitStatus>,
+}
+
+const STEPS: &[Step<Starting>] = &[
+    Step {
+        name: "find image",
+        run: find_image,
+        undo: nothing,
+    },
+    Step {
+        name: "make cgroup",
+        run: make_cgroup,
+        undo: remove_cgroup,
+    },
+    Step {
+        name: "open layers",
+        run: open_layers,
+        undo: nothing,
+    },
+    Step {
+        name: "launch holder",
+        run: launch_holder,
+        undo: end_holder,
+    },
+    // Not before: cgroup v2 takes limits only when the launch has left the sandbox's own group.
+    Step {
+        name: "apply limits",
+        run: apply_limits,
+        undo: nothing,
+    },
+];
+
+/// Starts a sandbox. Blocks; needs a runtime to be entered.
+pub(super) fn start(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<Started> {
+    let mut starting = Starting {
+        platform: Arc::clone(platform),
+        record: Arc::clone(record),
+        image: None,
+        group: None,
+        root: None,
+        holder: None,
+        limits: Vec::new(),
+    };
+    run_all(STEPS, &mut starting)?;
+    Ok(started(starting))
+}
+
+fn started(starting: Starting) -> Started {
+    const SET: &str = "an earlier step sets it";
+    let (group, holder) = (starting.group.expect(SET), starting.holder.expect(SET));
+    let image = starting.image.expect(SET);
+    let live = live(&starting.platform, &starting.record, &image, holder, group);
+    Started {
+        live,
+        limits: starting.limits,
+    }
+}
+
+/// What runs need of a sandbox that has a holder.
+pub(super) fn live(
+    platform: &Platform,
+    record: &Record,
+    image: &Image,
+    holder: Holder,
+    cgroup: Arc<SandboxGroup>,
+) -> Live {
+    Live {
+        id: record.id.clone(),
+        holder,
+        cgroup,
+        env: Arc::new(environment(image, record)),
+        user: image.user.clone(),
+        workdir: image.workdir.clone(),
+        runs_dir: platform.store.runs_dir(&record.id),
+        pids_limit: record.spec.limits.pids,
+    }
+}
+
+/// The image's variables, then the sandbox's own; a later one of the same name takes the place of an earlier one.
+fn environment(image: &Image, record: &Record) -> Vec<(String, String)> {
+    let mut merged: Vec<(String, String)> = Vec::new();
+    let of_image = image.env.iter().map(|(name, value)| (name, value));
+    for (name, value) in of_image.chain(&record.spec.env) {
+        match merged.iter_mut().find(|(known, _)| known == name) {
+            Some((_, old)) => old.clone_from(value),
+            None => merged.push((name.clone(), value.clone())),
+        }
+    }
+    merged
+}
+
+/// The image that a record names. It cannot have been removed by a call, since images in use are kept.
+pub(super) fn image_of(platform: &Platform, record: &Record) -> Result<Image> {
+    let digest = Digest::parse(&record.spec.image_digest)?;
+    platform
+        .images
+        .resolve(&ImageRef::Digest(digest))
+        .map_err(|error| {
+            Error::new(
+                ErrorKind::FailedPrecondition,
+                "IMAGE_MISSING",
+                format!(
+                    "its image {} ({}) is not there",
+                    record.spec.image, record.spec.image_digest
+                ),
+            )
+            .hint("import the image again")
+            .caused_by(error)
+        })
+}
+
+fn find_image(starting: &mut Starting) -> Result<()> {
+    starting.image = Some(image_of(&starting.platform, &starting.record)?);
+    Ok(())
+}
+
+fn make_cgroup(starting: &mut Starting) -> Result<()> {
+    let Starting {
+        platform, record, ..
+    } = starting;
+    let limits = cgroup_limits(record);
+    let group = platform
+        .cgroup_parent
+        .create(record.id.as_str(), record.uid_base, &limits)?;
+    starting.group = Some(Arc::new(group));
+    Ok(())
+}
+
+fn remove_cgroup(starting: &mut Starting) {
+    let Some(group) = starting.group.take() else {
+        return;
+    };
+    if let Err(error) = group.kill().and_then(|()| group.remove()) {
+        let error = Error::from(error);
+        tracing::warn!(sandbox = %starting.record.id, error = %error.chain(), "cgroup left behind");
+    }
+}
+
+fn open_layers(starting: &mut Starting) -> Result<()> {
+    let Starting {
+        platform,
+        record,
+        image,
+        ..
+    } = starting;
+    let image = image.as_ref().expect("an earlier step sets it");
+    let layers: Vec<_> = image
+        .layers
+        .iter()
+        .map(|layer| layer.path.clone())
+        .collect();
+    let dir = platform.store.layer_dir(&record.id);
+    starting.root = Some(platform.storage.open(&dir, &layers)?);
+    Ok(())
+}
+
+fn launch_holder(starting: &mut Starting) -> Result<()> {
+    const SET: &str = "an earlier step sets it";
+    let Starting {
+        platform, record, ..
+    } = starting;
+    let root = starting.root.take().expect(SET);
+    let hostname = record.spec.name.hostname();
+    let spec = LaunchSpec {
+        id: record.id.clone(),
+        uid_base: record.uid_base,
+        etc_hosts: etc_hosts(&hostname),
+        etc_resolv_conf: ETC_RESOLV_CONF.to_vec(),
+        hostname,
+        shm_bytes: record.spec.limits.shm_bytes,
+        open_files: record.spec.limits.open_files,
+        no_new_privileges: NoNewPrivileges::Off,
+        lowers: root.lowers,
+        writable: root.writable,
+        cgroup: starting.group.as_ref().expect(SET).launch_fds()?,
+        socket: holder_socket(platform, record),
+    };
+    let launch = Holder::launch(&platform.launcher, spec);
+    starting.holder = Some(tokio::runtime::Handle::current().block_on(launch)?);
+    Ok(())
+}
+
+fn end_holder(starting: &mut Starting) {
+    if let Some(holder) = starting.holder.take() {
+        holder.mark_stopping();
+        // Its cgroup is killed next, which ends it just as well.
+        if let Err(error) = holder.kill_process() {
+            tracing::debug!(sandbox = %starting.record.id, %error, "holder not killed by its pidfd");
+        }
+    }
+    remove_socket(&starting.platform, &starting.record);
+}
+
+fn apply_limits(starting: &mut Starting) -> Result<()> {
+    let Starting {
+        platform,
+        record,
+        group,
+        ..
+    } = starting;
+    let group = group.as_ref().expect("an earlier step sets it");
+    starting.limits = hold_limits(platform, record, group)?;
+    Ok(())
+}
+
+/// Sets the limits and says what is in force.
+pub(super) fn hold_limits(
+    platform: &Platform,
+    record: &Record,
+    group: &SandboxGroup,
+) -> Result<Vec<LimitStatus>> {
+    let mut effective = platform.expected(&record.spec.limits);
+    for applied in group.apply_limits(&cgroup_limits(record)) {
+        note(&mut effective, applied);
+    }
+    limits::statuses(&record.spec.requested, &effective, record.spec.shortfall)
+}
+
+fn note(effective: &mut EffectiveLimits, applied: EffectiveLimit) {
+    match applied.controller {
+        Controller::Memory => effective.memory_bytes = applied.effective,
+        Controller::Pids => effective.pids = applied.effective,
+        Controller::Cpu => effective.cpu_millis = applied.effective,
+        Controller::Devices => {}
+    }
+}
+
+fn cgroup_limits(record: &Record) -> cgroup::Limits {
+    let limits = &record.spec.limits;
+    cgroup::Limits {
+        memory_bytes: limits.memory_bytes,
+        pids: limits.pids,
+        cpu_millis: limits.cpu_millis,
+    }
+}
+
+/// Where a sandbox's holder listens.
+pub(super) fn holder_socket(platform: &Platform, record: &Record) -> std::path::PathBuf {
+    platform.holders_dir.join(format!("{}.sock", record.id))
+}
+
+/// Removes the socket of a holder that is dead.
+pub(super) fn remove_socket(platform: &Platform, record: &Record) {
+    match std::fs::remove_file(holder_socket(platform, record)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(sandbox = %record.id, %error, "holder's socket not removed");
+        }
+        _ => {}
+    }
+}
+
+/// A sandbox without a network has no name server: look-ups fail at once, not after a timeout.
+const ETC_RESOLV_CONF: &[u8] = b"# no network\n";
+
+fn etc_hosts(hostname: &str) -> Vec<u8> {
+    format!(
+        "127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n\
+         ::1\tlocalhost ip6-localhost ip6-loopback\n"
+    )
+    .into_bytes()
+}

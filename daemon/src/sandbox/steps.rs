@@ -1,0 +1,83 @@
+//! A table of named steps, each with its undo: what create and start are made of. An error names the step; the order is
+//! the table's.
+
+use crate::error::Result;
+
+/// One step. `undo` takes back what `run` did, and also what a `run` that failed half-way left; it cannot fail: what it
+/// cannot do it logs, and recovery at the next start does it.
+pub(crate) struct Step<C> {
+    /// Its name in errors and logs.
+    pub(crate) name: &'static str,
+    /// Does it.
+    pub(crate) run: fn(&mut C) -> Result<()>,
+    /// Takes it back.
+    pub(crate) undo: fn(&mut C),
+}
+
+/// Nothing to take back: the undo of an earlier step does it, or there is nothing.
+pub(crate) fn nothing<C>(_: &mut C) {}
+
+/// Runs all steps in order; after a failure, takes back the failed one and those before it, the last first.
+pub(crate) fn run_all<C>(steps: &[Step<C>], context: &mut C) -> Result<()> {
+    for (index, step) in steps.iter().enumerate() {
+        if let Err(error) = (step.run)(context) {
+            undo_all(&steps[..=index], context);
+            return Err(error.during(step.name));
+        }
+        tracing::trace!(step = step.name, "done");
+    }
+    Ok(())
+}
+
+/// Takes all steps back, the last first.
+pub(crate) fn undo_all<C>(steps: &[Step<C>], context: &mut C) {
+    for step in steps.iter().rev() {
+        (step.undo)(context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    type Log = Vec<&'static str>;
+
+    const STEPS: &[Step<Log>] = &[
+        Step {
+            name: "one",
+            run: |log| push(log, "one"),
+            undo: |log| log.push("undo one"),
+        },
+        Step {
+            name: "two",
+            run: |log| push(log, "two"),
+            undo: nothing,
+        },
+        Step {
+            name: "three",
+            run: |_| Err(Error::invalid("BROKEN", "it broke")),
+            undo: |log| log.push("undo three"),
+        },
+        Step {
+            name: "four",
+            run: |log| push(log, "four"),
+            undo: |log| log.push("undo four"),
+        },
+    ];
+
+    #[expect(clippy::unnecessary_wraps, reason = "the form of a step")]
+    fn push(log: &mut Log, what: &'static str) -> Result<()> {
+        log.push(what);
+        Ok(())
+    }
+
+    #[test]
+    fn a_failed_step_is_named_and_those_before_it_are_undone_backwards() {
+        let mut log = Log::new();
+        let error = run_all(STEPS, &mut log).expect_err("three fails");
+        assert_eq!(error.to_string(), "three: it broke");
+        assert_eq!(error.reason(), "BROKEN");
+        assert_eq!(log, ["one", "two", "undo three", "undo one"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! The calls of Lodge.
+
+use std::future::Future;
+
+use crate::doctor::Report;
+use crate::error::Result;
+use crate::exec::Engine;
+use crate::image::{Digest, ImageStore};
+use crate::sandbox::handle::{Identity, View};
+use crate::sandbox::id::Tenant;
+use crate::sandbox::{Acquire, Acquired, Handle, SandboxRef};
+
+/// What a daemon is and can do.
+#[derive(Debug, Clone)]
+pub struct NodeInfo {
+    /// What it can do beyond version 1, by name.
+    pub features: Vec<String>,
+    /// The storage driver's name.
+    pub storage_driver: &'static str,
+    /// How cgroups are mounted: `v2`, `hybrid` or `v1`.
+    pub cgroup_mode: &'static str,
+    /// The default image's name.
+    pub default_image: String,
+}
+
+/// The calls of Lodge. Cheap to clone.
+pub trait Service: Clone + Send + Sync + 'static {
+    /// Gets the sandbox of this name or creates it, and starts it. Race-free.
+    fn acquire(
+        &self,
+        tenant: &Tenant,
+        request: Acquire,
+    ) -> impl Future<Output = Result<Acquired>> + Send;
+
+    /// One sandbox. Never wakes it.
+    fn get(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<View>;
+
+    /// The tenant's sandboxes after `after`, in the order of name and id, at most `limit`. Never wakes one.
+    fn list(&self, tenant: &Tenant, after: Option<&Identity>, limit: usize) -> Result<Vec<View>>;
+
+    /// Starts a stopped sandbox.
+    fn start(
+        &self,
+        tenant: &Tenant,
+        sandbox: &SandboxRef,
+    ) -> impl Future<Output = Result<View>> + Send;
+
+    /// Ends every process of a sandbox.
+    fn stop(
+        &self,
+        tenant: &Tenant,
+        sandbox: &SandboxRef,
+    ) -> impl Future<Output = Result<View>> + Send;
+
+    /// Ends every process of a sandbox and removes its files.
+    fn delete(
+        &self,
+        tenant: &Tenant,
+        sandbox: &SandboxRef,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// The sandbox in which something is to be run or looked at. Never wakes it.
+    fn sandbox(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<Handle>;
+
+    /// What runs commands.
+    fn engine(&self) -> &Engine;
+
+    /// The images. Their calls block.
+    fn images(&self) -> &ImageStore;
+
+    /// Sandboxes, of all tenants, that are made from this image.
+    fn image_uses(&self, image: &Digest) -> u32;
+
+    /// What this daemon is and can do.
+    fn info(&self) -> NodeInfo;
+
+    /// Checks the host and boots a probe sandbox.
+    fn doctor(&self) -> impl Future<Output = Report> + Send;
+}

@@ -1,0 +1,94 @@
+//! What answers the calls on this host.
+
+use lodge_kernel::cgroup::Mode;
+
+use super::calls::{NodeInfo, Service};
+use crate::doctor::{self, Report};
+use crate::error::Result;
+use crate::exec::Engine;
+use crate::image::{Digest, ImageStore};
+use crate::sandbox::handle::{Identity, View};
+use crate::sandbox::id::Tenant;
+use crate::sandbox::{Acquire, Acquired, Handle, Registry, SandboxRef};
+
+/// Lodge on this host. Cheap to clone.
+#[derive(Clone)]
+pub struct Lodge {
+    registry: Registry,
+}
+
+impl Lodge {
+    /// Serves these sandboxes.
+    pub fn new(registry: Registry) -> Self {
+        Self { registry }
+    }
+}
+
+impl Service for Lodge {
+    async fn acquire(&self, tenant: &Tenant, request: Acquire) -> Result<Acquired> {
+        self.registry.acquire(tenant, &request).await
+    }
+
+    fn get(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<View> {
+        Ok(self.registry.get(tenant, sandbox)?.view())
+    }
+
+    fn list(&self, tenant: &Tenant, after: Option<&Identity>, limit: usize) -> Result<Vec<View>> {
+        Ok(self
+            .registry
+            .list(tenant, after, limit)
+            .iter()
+            .map(Handle::view)
+            .collect())
+    }
+
+    async fn start(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<View> {
+        let handle = self.registry.get(tenant, sandbox)?;
+        handle.live().await?;
+        Ok(handle.view())
+    }
+
+    async fn stop(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<View> {
+        let handle = self.registry.get(tenant, sandbox)?;
+        handle.stop().await?;
+        Ok(handle.view())
+    }
+
+    async fn delete(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<()> {
+        self.registry.get(tenant, sandbox)?.delete().await
+    }
+
+    fn sandbox(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<Handle> {
+        self.registry.get(tenant, sandbox)
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.registry.platform().engine
+    }
+
+    fn images(&self) -> &ImageStore {
+        &self.registry.platform().images
+    }
+
+    fn image_uses(&self, image: &Digest) -> u32 {
+        self.registry.uses(image)
+    }
+
+    fn info(&self) -> NodeInfo {
+        let platform = self.registry.platform();
+        NodeInfo {
+            features: Vec::new(),
+            storage_driver: platform.storage.name(),
+            cgroup_mode: match platform.cgroup_host.mode() {
+                Mode::V2 => "v2",
+                Mode::Hybrid => "hybrid",
+                Mode::V1 => "v1",
+            },
+            default_image: platform.default_image.clone(),
+        }
+    }
+
+    async fn doctor(&self) -> Report {
+        doctor::examine(self.registry.platform()).await
+    }
+}

@@ -1,0 +1,13 @@
+//! Where the files of sandboxes live. One trait, one file per driver.
+//!
+//! All calls block. A driver works with descriptors that it opened before the sandbox first ran; it never resolves a
+//! path inside a tree that a sandbox can still change.
+
+/// The trait that drivers implement.
+mod driver;
+/// For kernels without btrfs: image layers below, one directory per sandbox above.
+pub mod overlay;
+/// Removing a tree that a sandbox has written.
+pub mod remove_tree;
+
+pub use driver::{RootLayers, Storage, StorageError};

@@ -1,0 +1,289 @@
+//! The directories of sandboxes under the state directory, and reading and writing their records.
+//!
+//! ```text
+//! lock
+//! sandboxes/<id>/record.json
+//! sandboxes/<id>/layer/…       the storage driver's
+//! sandboxes/<id>/runs/…        logs of runs
+//! doctor/…                     probes of `lodged doctor`
+//! trash/<id>/…                 out of sight at once, removed in the background
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::record::{Damage, Record};
+use crate::sandbox::id::SandboxId;
+
+const RECORD_FILE: &str = "record.json";
+const RECORD_TEMP: &str = "record.json.new";
+const LAYER_DIR: &str = "layer";
+const RUNS_DIR: &str = "runs";
+/// Where the doctor makes the files of its probes.
+pub const PROBE_DIR: &str = "doctor";
+/// Far above the largest record that is written: 256 KiB of variables, each byte escaped to six.
+const RECORD_BYTES_MAX: u64 = 8 << 20;
+
+/// A failure of the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another daemon works on this directory.
+    #[error("state directory {} is in use by {owner}", dir.display())]
+    Locked {
+        /// The state directory.
+        dir: PathBuf,
+        /// The lock's owner, for people.
+        owner: String,
+    },
+    /// The directory lets others in.
+    #[error("{} may be written by others than root (mode {mode:o}, owner {uid})", dir.display())]
+    Exposed {
+        /// The directory.
+        dir: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner.
+        uid: u32,
+    },
+    /// The host refused a file operation.
+    #[error("{action} {}", path.display())]
+    Io {
+        /// What was done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    pub(super) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// What was found in a sandbox's directory.
+#[derive(Debug)]
+pub enum Loaded {
+    /// A good record.
+    Sandbox(Box<Record>),
+    /// A record that cannot be used.
+    Damaged(SandboxId, Damage),
+    /// A create that ended before there was anything to lose.
+    Unfinished(SandboxId),
+}
+
+/// The directories of sandboxes.
+#[derive(Debug)]
+pub struct Store {
+    sandboxes: PathBuf,
+    trash: PathBuf,
+    probe: PathBuf,
+}
+
+impl Store {
+    /// Makes what is missing. The caller holds the [`super::StateLock`].
+    pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
+        let store = Self {
+            sandboxes: state_dir.join("sandboxes"),
+            trash: state_dir.join("trash"),
+            probe: state_dir.join(PROBE_DIR),
+        };
+        for dir in [&store.sandboxes, &store.trash] {
+            make_private_dir(dir)?;
+        }
+        Ok(store)
+    }
+
+    /// The directory of a sandbox.
+    pub fn dir(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes.join(id.as_str())
+    }
+
+    /// The storage driver's directory of a sandbox.
+    pub fn layer_dir(&self, id: &SandboxId) -> PathBuf {
+        self.dir(id).join(LAYER_DIR)
+    }
+
+    /// Where the logs of a sandbox's runs go.
+    pub fn runs_dir(&self, id: &SandboxId) -> PathBuf {
+        self.dir(id).join(RUNS_DIR)
+    }
+
+    /// Makes a sandbox's directory. One that is there already is an error: ids are never reused.
+    pub fn make_dir(&self, id: &SandboxId) -> Result<(), StoreError> {
+        let dir = self.dir(id);
+        for path in [dir.clone(), dir.join(RUNS_DIR), dir.join(LAYER_DIR)] {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&path)
+                .map_err(|e| StoreError::io("create", &path, e))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a sandbox's record, so that after a crash there is the old one or the new one.
+    pub fn write(&self, record: &Record) -> Result<(), StoreError> {
+        let dir = self.dir(&record.id);
+        let (temp, path) = (dir.join(RECORD_TEMP), dir.join(RECORD_FILE));
+        write_synced(&temp, &record.encode()).map_err(|e| StoreError::io("write", &temp, e))?;
+        fs::rename(&temp, &path).map_err(|e| StoreError::io("rename to", &path, e))?;
+        sync_dir(&dir)?;
+        // The sandbox's own directory may be new as well.
+        sync_dir(&self.sandboxes)
+    }
+
+    /// Everything that is there. What does not have an id for a name is not ours and left alone.
+    pub fn load(&self) -> Result<Vec<Loaded>, StoreError> {
+        Ok(ids_in(&self.sandboxes)?
+            .into_iter()
+            .map(|id| self.load_one(id))
+            .collect())
+    }
+
+    fn load_one(&self, id: SandboxId) -> Loaded {
+        let path = self.dir(&id).join(RECORD_FILE);
+        match read_capped(&path) {
+            Ok(bytes) => match Record::decode(&bytes, &id) {
+                Ok(record) => Loaded::Sandbox(Box::new(record)),
+                Err(damage) => Loaded::Damaged(id, damage),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_bare(&id) => {
+                Loaded::Unfinished(id)
+            }
+            Err(error) => {
+                let reason = format!("its record cannot be read: {error}");
+                Loaded::Damaged(
+                    id,
+                    Damage {
+                        reason,
+                        tenant: None,
+                        name: None,
+                        uid_base: None,
+                    },
+                )
+            }
+        }
+    }
+
+    /// Whether a directory without a record holds nothing that a sandbox ever wrote. The record is written before the
+    /// sandbox first runs, so that an unfinished create is always bare.
+    fn is_bare(&self, id: &SandboxId) -> bool {
+        let upper = self.layer_dir(id).join("upper");
+        match fs::read_dir(&upper) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Takes a sandbox's directory out of sight, in one step. From then on it is not listed after a restart either.
+    pub fn discard(&self, id: &SandboxId) -> Result<(), StoreError> {
+        let dir = self.dir(id);
+        match fs::rename(&dir, self.trash.join(id.as_str())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(|e| StoreError::io("move to trash", &dir, e))?,
+        }
+        sync_dir(&self.sandboxes)?;
+        sync_dir(&self.trash)
+    }
+
+    /// Discarded sandboxes whose files are still there, each with its uid range where that can be told.
+    pub fn trash(&self) -> Result<Vec<(SandboxId, Option<u32>)>, StoreError> {
+        let uid_base = |id: &SandboxId| {
+            let bytes = read_capped(&self.trash.join(id.as_str()).join(RECORD_FILE)).ok()?;
+            Record::decode(&bytes, id).map_or_else(|d| d.uid_base, |record| Some(record.uid_base))
+        };
+        Ok(ids_in(&self.trash)?
+            .into_iter()
+            .map(|id| (id.clone(), uid_base(&id)))
+            .collect())
+    }
+
+    /// Where a discarded sandbox's files are.
+    pub fn trash_dir(&self) -> &Path {
+        &self.trash
+    }
+
+    /// Where the doctor makes the files of its probes. Nothing in it is of value.
+    pub fn probe_dir(&self) -> PathBuf {
+        self.probe.clone()
+    }
+}
+
+fn ids_in(dir: &Path) -> Result<Vec<SandboxId>, StoreError> {
+    let entries = fs::read_dir(dir).map_err(|e| StoreError::io("list", dir, e))?;
+    let mut ids = Vec::new();
+    for entry in entries {
+        let name = entry
+            .map_err(|e| StoreError::io("list", dir, e))?
+            .file_name();
+        match name.to_str().map(SandboxId::parse) {
+            Some(Ok(id)) => ids.push(id),
+            _ => tracing::warn!(dir = %dir.display(), ?name, "not a sandbox; left alone"),
+        }
+    }
+    ids.sort();
+    Ok(ids)
+}
+
+/// Makes a directory that only root may enter; one that others may write is refused.
+pub(super) fn make_private_dir(dir: &Path) -> Result<(), StoreError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| StoreError::io("create", dir, e))?;
+    let meta = fs::symlink_metadata(dir).map_err(|e| StoreError::io("stat", dir, e))?;
+    if meta.mode() & 0o022 != 0 || meta.uid() != rustix::process::geteuid().as_raw() {
+        let mode = meta.mode() & 0o7777;
+        return Err(StoreError::Exposed {
+            dir: dir.to_owned(),
+            mode,
+            uid: meta.uid(),
+        });
+    }
+    Ok(())
+}
+
+fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)?;
+    let mut bytes = Vec::new();
+    file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > RECORD_BYTES_MAX {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+    }
+    Ok(bytes)
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|e| StoreError::io("sync", dir, e))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

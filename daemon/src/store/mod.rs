@@ -1,0 +1,15 @@
+//! What is remembered over a restart. One directory per sandbox, with one versioned record; a lock on them all.
+//!
+//! Everything here blocks: async callers go through `spawn_blocking`. It never overwrites a record that it could not
+//! read, and never resolves a path inside a sandbox's own tree.
+
+/// The directories of sandboxes, and reading and writing their records.
+mod directories;
+/// The lock that keeps a second daemon out.
+mod lock;
+/// What a record is, and its form on disk.
+mod record;
+
+pub use directories::{Loaded, PROBE_DIR, Store, StoreError};
+pub use lock::StateLock;
+pub use record::{Damage, Record};

@@ -1,0 +1,220 @@
+//! Records survive, damaged ones are told from good ones, and nothing that could not be read is touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::sandbox::id::{SandboxName, Tenant};
+use crate::sandbox::limits::{Limits, RequestedLimits, Shortfall};
+use crate::sandbox::spec::Spec;
+
+fn store() -> (TempDir, Store) {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let store = Store::open(dir.path()).expect("open");
+    (dir, store)
+}
+
+fn record(id: SandboxId) -> Record {
+    Record {
+        id,
+        created_at_ms: 1_700_000_000_000,
+        uid_base: 0x7003_0000,
+        spec: Spec {
+            tenant: Tenant::default(),
+            name: SandboxName::parse("agent-7").expect("valid"),
+            image: "base".into(),
+            image_digest: "sha256:00".into(),
+            env: BTreeMap::from([("LINE".into(), "a\nb\"=\u{1F980}".into())]),
+            labels: BTreeMap::new(),
+            requested: RequestedLimits {
+                pids: Some(64),
+                ..Default::default()
+            },
+            limits: Limits::default(),
+            shortfall: Shortfall::Refuse,
+        },
+    }
+}
+
+/// A store with one written sandbox.
+fn written() -> (TempDir, Store, Record) {
+    let (dir, store) = store();
+    let record = record(SandboxId::random());
+    store.make_dir(&record.id).expect("new");
+    store.write(&record).expect("written");
+    (dir, store, record)
+}
+
+fn record_path(store: &Store, id: &SandboxId) -> PathBuf {
+    store.dir(id).join(RECORD_FILE)
+}
+
+fn only(store: &Store) -> Loaded {
+    let mut all = store.load().expect("listed");
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+fn damage(store: &Store) -> Damage {
+    match only(store) {
+        Loaded::Damaged(_, damage) => damage,
+        other => panic!("not damaged: {other:?}"),
+    }
+}
+
+#[test]
+fn a_record_is_read_back_as_written() {
+    let (_dir, store, record) = written();
+    match only(&store) {
+        Loaded::Sandbox(read) => assert_eq!(*read, record),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// CASES J2: truncated at every length, each is damaged with a reason, and the file stays as it was.
+#[test]
+fn a_truncated_record_is_damaged_and_left_as_it_is() {
+    let (_dir, store, record) = written();
+    let path = record_path(&store, &record.id);
+    let whole = fs::read(&path).expect("read");
+    // Only the final newline may be missing.
+    for len in 0..whole.len() - 1 {
+        fs::write(&path, &whole[..len]).expect("truncate");
+        assert!(!damage(&store).reason.is_empty());
+        assert_eq!(fs::read(&path).expect("read"), &whole[..len]);
+    }
+}
+
+#[test]
+fn zeroed_null_and_foreign_records_are_damaged_with_the_reason() {
+    let (_dir, store, record) = written();
+    let path = record_path(&store, &record.id);
+    let whole = fs::read_to_string(&path).expect("read");
+    let cases = [
+        ("\0".repeat(whole.len()), "not JSON"),
+        ("null".into(), "no version"),
+        ("[]".into(), "no version"),
+        ("{\"version\":\"1\"}".into(), "no version"),
+        (
+            whole.replacen("\"version\":1", "\"version\":2", 1),
+            "version 2",
+        ),
+        (whole.replacen("agent-7", "agent-8", 1), "checksum"),
+        ("[".repeat(100_000), "not JSON"),
+    ];
+    for (text, reason) in cases {
+        fs::write(&path, &text).expect("damage");
+        let found = damage(&store).reason;
+        assert!(found.contains(reason), "{found:?} does not say {reason:?}");
+        assert_eq!(fs::read_to_string(&path).expect("read"), text);
+    }
+}
+
+#[test]
+fn a_record_of_another_version_still_tells_name_and_range() {
+    let (_dir, store, record) = written();
+    let path = record_path(&store, &record.id);
+    let text =
+        fs::read_to_string(&path)
+            .expect("read")
+            .replacen("\"version\":1", "\"version\":9", 1);
+    fs::write(&path, text).expect("damage");
+    let damage = damage(&store);
+    assert_eq!(damage.name, Some(record.spec.name));
+    assert_eq!(damage.uid_base, Some(record.uid_base));
+}
+
+#[test]
+fn another_sandboxs_record_is_damage() {
+    let (_dir, store, record) = written();
+    let other = SandboxId::random();
+    store.make_dir(&other).expect("new");
+    fs::copy(record_path(&store, &record.id), record_path(&store, &other)).expect("copy");
+    let damaged = store
+        .load()
+        .expect("listed")
+        .into_iter()
+        .find_map(|loaded| match loaded {
+            Loaded::Damaged(id, damage) => Some((id, damage)),
+            _ => None,
+        });
+    let (id, damage) = damaged.expect("one is damaged");
+    assert_eq!(id, other);
+    assert!(
+        damage.reason.contains(record.id.as_str()),
+        "{}",
+        damage.reason
+    );
+}
+
+#[test]
+fn a_link_for_a_record_is_not_followed() {
+    let (_dir, store, record) = written();
+    let path = record_path(&store, &record.id);
+    let elsewhere = store.trash_dir().join("elsewhere");
+    fs::rename(&path, &elsewhere).expect("move");
+    std::os::unix::fs::symlink(&elsewhere, &path).expect("link");
+    assert!(damage(&store).reason.contains("cannot be read"));
+}
+
+#[test]
+fn a_create_that_ended_early_is_unfinished_but_files_without_a_record_are_damage() {
+    let (_dir, store) = store();
+    let id = SandboxId::random();
+    store.make_dir(&id).expect("new");
+    assert!(matches!(only(&store), Loaded::Unfinished(_)));
+
+    let upper = store.layer_dir(&id).join("upper");
+    fs::create_dir(&upper).expect("upper");
+    assert!(matches!(only(&store), Loaded::Unfinished(_)));
+
+    fs::write(upper.join("precious"), "x").expect("file");
+    assert!(damage(&store).reason.contains("cannot be read"));
+}
+
+#[test]
+fn a_leftover_temporary_record_changes_nothing() {
+    let (_dir, store, record) = written();
+    fs::write(store.dir(&record.id).join(RECORD_TEMP), "{\"version\":1,").expect("half");
+    assert!(matches!(only(&store), Loaded::Sandbox(read) if *read == record));
+    store.write(&record).expect("written over the leftover");
+}
+
+#[test]
+fn an_existing_directory_is_never_taken_for_a_new_sandbox() {
+    let (_dir, store, record) = written();
+    assert!(store.make_dir(&record.id).is_err());
+}
+
+#[test]
+fn a_discarded_sandbox_is_out_of_sight_and_keeps_its_range_until_it_is_gone() {
+    let (_dir, store, record) = written();
+    store.discard(&record.id).expect("discarded");
+    assert!(store.load().expect("listed").is_empty());
+    assert_eq!(
+        store.trash().expect("listed"),
+        [(record.id.clone(), Some(record.uid_base))]
+    );
+    store.discard(&record.id).expect("twice is once");
+}
+
+#[test]
+fn foreign_entries_are_left_alone() {
+    let (_dir, store, record) = written();
+    fs::create_dir(store.dir(&record.id).with_file_name("lost+found")).expect("foreign");
+    assert!(matches!(only(&store), Loaded::Sandbox(_)));
+}
+
+#[test]
+fn a_directory_that_others_may_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (dir, _store) = store();
+    let path = dir.path().join("sandboxes");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("chmod");
+    assert!(matches!(
+        Store::open(dir.path()),
+        Err(StoreError::Exposed { mode: 0o777, .. })
+    ));
+}
