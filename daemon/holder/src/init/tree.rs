@@ -118,11 +118,25 @@ fn sticky_tmp(root: BorrowedFd<'_>) -> Result<(), Cause> {
 pub(super) fn pivot(making: &mut Making<'_>) -> Result<(), Cause> {
     let root = making.root.take().ok_or(Errno::EBADF).map_err(on("root"))?;
     fchdir(&root).map_err(on("root"))?;
-    // Old and new root are stacked on one another; the old one is on top and is taken away.
+    // Old and new root are stacked on one another: the host's root lies on ours, and the stage on that. Both are taken
+    // away, the topmost first: what stayed would be what `/..` leads to.
     pivot_root(".", ".").map_err(on("root"))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(on("stage"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(on("old root"))?;
+    check_nothing_above(&root)?;
     making.stage = None;
     chdir("/").map_err(on("/"))
+}
+
+/// Makes sure that `/..` is our own root: everything else there would be the host's.
+fn check_nothing_above(root: &OwnedFd) -> Result<(), Cause> {
+    let ours = fstatat(root, c"", AtFlags::AT_EMPTY_PATH).map_err(on("root"))?;
+    let above = fstatat(AT_FDCWD, c"/..", AtFlags::empty()).map_err(on("/.."))?;
+    if (ours.st_dev, ours.st_ino) == (above.st_dev, above.st_ino) {
+        Ok(())
+    } else {
+        Err(on("/..")(Errno::EXDEV))
+    }
 }
 
 /// An overlay whose upper layer it cannot use comes up read-only without a word.
