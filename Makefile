@@ -86,7 +86,7 @@ bench-peers-stop: ## stop what bench-peers started; needs root
 image: build ## build the archives of IMAGES (base) under target/images; needs root
 	@$(call need_root,files of an image have owners)
 	@for image in $(IMAGES); do scripts/base-image.sh $$image target/debug/lodge; \
-	  echo "target/images/$$image.tar is ready: lodge image import $$image target/images/$$image.tar"; done
+	  echo "target/images/$$image.tar is ready: lodge image import target/images/$$image.tar --name $$image"; done
 
 install: release ## binaries, unit and example configuration, under DESTDIR and PREFIX
 	install -D -m 0755 -t "$(BINDIR)" target/release/lodged target/release/lodge

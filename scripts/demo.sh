@@ -78,7 +78,7 @@ expect() {
 }
 
 start_daemon
-expect 0 "lodge image import base $(realpath --relative-to=. "$HERE/target/images/base.tar")"
+expect 0 "lodge image import $(realpath --relative-to=. "$HERE/target/images/base.tar") --name base"
 expect 0 "lodge create demo"
 
 # Python.

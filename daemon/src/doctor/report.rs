@@ -22,6 +22,7 @@ pub struct Check {
     /// A stable name.
     pub name: &'static str,
     /// How it went.
+    #[serde(rename = "status")]
     pub outcome: Outcome,
     /// What was found.
     pub detail: String,
@@ -119,6 +120,6 @@ mod tests {
         assert!(!report.ok());
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
         assert_eq!(json["ok"], false);
-        assert_eq!(json["checks"][2]["outcome"], "fail");
+        assert_eq!(json["checks"][2]["status"], "fail");
     }
 }
