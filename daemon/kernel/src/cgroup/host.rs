@@ -148,14 +148,15 @@ fn v1_hierarchies(
     found
 }
 
+/// A delegated unit may have fewer controllers than the host: what its group lists is what there is.
 fn unified(point: &Path, unit: Option<&Path>, v1: &[Hierarchy]) -> Unified {
-    let listed = fs::read_to_string(point.join("cgroup.controllers")).unwrap_or_default();
+    let base = unit.map_or_else(|| point.into(), |unit| point.join(unit));
+    let listed = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
     let controllers = listed.split_whitespace().filter_map(Controller::from_name);
     let free = controllers.filter(|controller| !v1.iter().any(|one| one.has(*controller)));
-    let base = unit.map_or_else(|| point.into(), |unit| point.join(unit));
     Unified {
-        base,
         controllers: free.collect(),
+        base,
     }
 }
 

@@ -31,6 +31,11 @@ impl Fixture {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("lodge-test-{}-{number}", std::process::id());
         let host = Host::detect().expect("the kernel's tables can be read");
+        // Only a pure v1 host gets a mount out of this, and keeps it for the tests that follow.
+        let runtime_dir = std::env::temp_dir().join("lodge-test-run");
+        let host = host
+            .mount_unified(&runtime_dir)
+            .expect("root can mount cgroup2");
         let parent = host
             .parent(&name)
             .expect("root can make control groups: run the tests as root");
