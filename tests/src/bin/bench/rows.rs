@@ -1,0 +1,44 @@
+//! The rows, in the order in which they are measured and printed. To add one: a file, a `mod` line, a place in `ALL`.
+
+mod acquire_run_vs_docker_run;
+mod acquire_run_vs_runc_run;
+mod idle_sandbox_rss;
+mod run_true_idle_vs_posix_spawn;
+mod run_true_vs_docker_exec;
+mod run_true_vs_posix_spawn;
+mod run_true_vs_runc_exec;
+mod runs_50_concurrent_vs_posix_spawn;
+mod stream_1gib_vs_pipe;
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use lodge_client::Sandbox;
+
+use crate::row::{Row, millis};
+
+/// Every row.
+pub(crate) static ALL: &[Row] = &[
+    run_true_vs_posix_spawn::ROW,
+    run_true_idle_vs_posix_spawn::ROW,
+    run_true_vs_docker_exec::ROW,
+    run_true_vs_runc_exec::ROW,
+    acquire_run_vs_runc_run::ROW,
+    acquire_run_vs_docker_run::ROW,
+    idle_sandbox_rss::ROW,
+    stream_1gib_vs_pipe::ROW,
+    runs_50_concurrent_vs_posix_spawn::ROW,
+];
+
+/// One `run("true")`, from the call to its answer, in milliseconds.
+async fn timed_run(sandbox: &Sandbox) -> Result<Vec<f64>> {
+    let started = Instant::now();
+    let output = sandbox.run("true").await?;
+    let took = started.elapsed();
+    ensure!(
+        output.exit_code() == 0,
+        "true ended with {}",
+        output.exit_code()
+    );
+    Ok(millis(took))
+}

@@ -1,0 +1,54 @@
+//! A new sandbox and its first run against `runc run` of the same files. Deleting the sandbox is not counted; runc
+//! counts it, since it cannot do without.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use lodge_client::Client;
+
+use crate::row::{Compared, Goal, Outcome, Row, in_turn, millis};
+use crate::runc::Runc;
+
+/// The container, new each time, and the sandbox likewise.
+const NAME: &str = "first-run";
+
+pub(crate) const ROW: Row = Row {
+    name: "acquire_run_vs_runc_run",
+    unit: "ms",
+    baseline: "runc run",
+    compared: Compared::P50,
+    goal: Goal::Ceiling(1.0 / 3.0),
+    measure: |world, samples| {
+        Box::pin(async move {
+            let Some(runc) = Runc::find(&world.rootfs)? else {
+                return Ok(Outcome::NotMeasured(
+                    "runc is not installed: make bench-peers".into(),
+                ));
+            };
+            let bundle = runc.bundle(NAME, &world.identity, &["bash", "-c", "true"])?;
+            let client = &world.client;
+            let run = async || {
+                let started = Instant::now();
+                runc.run(&bundle, NAME)?;
+                Ok(millis(started.elapsed()))
+            };
+            in_turn(
+                samples,
+                Duration::ZERO,
+                async || timed_acquire_and_run(client).await,
+                run,
+            )
+            .await
+        })
+    },
+};
+
+/// Acquires a new sandbox and runs `true` in it, in milliseconds; then deletes it.
+pub(super) async fn timed_acquire_and_run(client: &Client) -> Result<Vec<f64>> {
+    let started = Instant::now();
+    let sandbox = client.sandbox(NAME).await?;
+    sandbox.run("true").await?;
+    let took = started.elapsed();
+    sandbox.delete().await?;
+    Ok(millis(took))
+}
