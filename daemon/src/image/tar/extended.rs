@@ -176,7 +176,7 @@ mod tests {
     fn a_value_may_hold_line_ends() {
         let mut extended = Extended::default();
         extended
-            .pax(b"27 SCHILY.xattr.user.a=1\n2\n16 path=dir/file\n")
+            .pax(b"27 SCHILY.xattr.user.a=1\n2\n17 path=dir/file\n")
             .expect("valid");
         assert_eq!(extended.xattrs, [(b"user.a".to_vec(), b"1\n2".to_vec())]);
         assert_eq!(extended.path.as_deref(), Some(b"dir/file".as_slice()));
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn damaged_records_are_refused() {
         for content in [
-            "9 path=a\n",
+            "8 path=a\n",
             "99 path=a\n",
             "path=a\n",
             "3 a\n",
