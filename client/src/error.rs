@@ -1,5 +1,6 @@
 //! What can go wrong with a call. A command that fails is no error: see [`crate::Outcome`].
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub enum Error {
     /// The connection failed during the call. Whether the daemon did what was asked is not known; a run that had
     /// started goes on, unless it was to be cancelled then.
     #[error("the connection to the daemon failed")]
-    Transport(#[source] Box<Status>),
+    Transport(#[source] Box<Broken>),
     /// The daemon refused the call, or failed.
     #[error(transparent)]
     Api(Box<ApiError>),
@@ -113,11 +114,28 @@ pub struct ApiError {
     pub hint: String,
 }
 
+/// How a connection failed.
+#[derive(Debug)]
+pub struct Broken(Status);
+
+// By hand: what tonic displays of a status is its debug form, with the causes in it.
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.message())
+    }
+}
+
+impl std::error::Error for Broken {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
 impl From<Status> for Error {
     fn from(status: Status) -> Self {
         // tonic attaches a source to what it found out by itself, and never to what the other side sent.
         if std::error::Error::source(&status).is_some() {
-            return Self::Transport(Box::new(status));
+            return Self::Transport(Box::new(Broken(status)));
         }
         let info = status
             .get_details_error_info()

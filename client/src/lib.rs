@@ -70,7 +70,7 @@ pub use acquire::{Acquire, Acquired, Limits};
 pub use capture::{Captured, Text};
 pub use client::Client;
 pub use endpoint::{DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
-pub use error::{ApiError, Error, Result};
+pub use error::{ApiError, Broken, Error, Result};
 pub use image::{Image, Images, Import, Progress};
 pub use info::{Enforcement, LimitStatus, SandboxInfo, SandboxState};
 pub use node::{Check, CheckStatus, DoctorReport, NodeInfo};

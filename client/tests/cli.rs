@@ -177,10 +177,7 @@ fn json_is_one_object_with_output_and_result() {
     );
     assert_eq!(object["stdout_head_base64"], "/w==");
     let object = lodge.json(&["run", "--json", "--max-output", "10", "seq 100"]);
-    assert_eq!(
-        object["stdout"],
-        "1\n2\n[… 282 bytes dropped …]\n99\n100\n"
-    );
+    assert_eq!(object["stdout"], "1\n2\n[… 282 bytes dropped …]\n99\n100\n");
 }
 
 #[test]

@@ -18,8 +18,9 @@ where
     for name in names {
         match call(client.at(name.reference())).await {
             Ok(()) => terminal::data(name.as_str())?,
+            // What the daemon says names the sandbox.
             Err(error) => {
-                failure::tell(&Error::new(error).context(name.as_str().to_owned()));
+                failure::tell(&Error::new(error));
                 code = ExitCode::from(LODGE_FAILED);
             }
         }

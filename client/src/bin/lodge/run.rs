@@ -88,17 +88,26 @@ async fn stream(args: &Args, daemon: &Daemon) -> Result<Outcome> {
     if matches!(&result, Err(error) if error.is::<ReaderGone>()) {
         // As SIGPIPE would end a local command. That we leave is more important than that this works.
         let _ = sandbox.kill(run_id).await;
+        return result;
     }
-    result
+    result.with_context(|| lost(&run_id))
 }
 
 /// Prints one object at the end.
 async fn object(args: &Args, daemon: &Daemon) -> Result<Outcome> {
-    let (_, events, _) = start(args, daemon).await?;
+    let (_, events, run_id) = start(args, daemon).await?;
     let budget = u64::try_from(args.max_output).unwrap_or(0);
-    let output = events.collect(budget).await?;
+    let output = events
+        .collect(budget)
+        .await
+        .with_context(|| lost(&run_id))?;
     terminal::data(&json::output(&output).to_string())?;
     Ok(output.outcome)
+}
+
+/// What can be said of a run whose stream failed.
+fn lost(run_id: &str) -> String {
+    format!("lost sight of run {run_id}, which may go on")
 }
 
 /// Starts the run and waits until it has an id.
