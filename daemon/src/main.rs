@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use lodged::api::grpc;
@@ -19,6 +20,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Name of the hidden subcommand in which this binary forks holders instead of serving.
 const LAUNCHER: &str = "launcher";
+/// How long work in other threads may go on after the end, such as the removal of a large tree. The next start takes up
+/// what is cut.
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     // Before anything else: what a holder inherits of this process stays in its memory.
@@ -54,14 +58,14 @@ fn run() -> Result<ExitCode> {
         Invocation::Doctor(config, format) => {
             telemetry::start(config.log_level, config.log_format);
             let launcher = LauncherProcess::start()?;
-            runtime()?.block_on(examine(&config, launcher, format))
+            block_on(examine(&config, launcher, format))
         }
         Invocation::Serve(config) => {
             telemetry::start(config.log_level, config.log_format);
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
             let lock = StateLock::take(&config.state_dir)?;
             let launcher = LauncherProcess::start()?;
-            let served = runtime()?.block_on(serve(&config, launcher));
+            let served = block_on(serve(&config, launcher));
             drop(lock);
             served.map(|()| ExitCode::SUCCESS)
         }
@@ -108,12 +112,15 @@ async fn examine(
     })
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("lodged")
         .build()
-        .context("cannot start the runtime")
+        .context("cannot start the runtime")?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_timeout(LAST_WORK);
+    result
 }
 
 fn remove_socket(socket: &Path) {

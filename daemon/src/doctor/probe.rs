@@ -2,8 +2,9 @@
 //! a child that was forked inside, in its own cgroup, with its filters and its root file system in place. It needs
 //! no image.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -148,12 +149,16 @@ fn lease_uids(probe: &mut Probe) -> Result<()> {
 
 fn make_directory(probe: &mut Probe) -> Result<()> {
     let failed = |error| Error::internal("PROBE_FAILED", "cannot make the probe's files", error);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&probe.bench.dir)
+        .map_err(failed)?;
     for dir in SKELETON {
         fs::create_dir_all(probe.path("image").join(dir)).map_err(failed)?;
     }
     let layer = probe.path("layer");
     fs::create_dir_all(&layer).map_err(failed)?;
-    fs::create_dir_all(&probe.bench.holders_dir).map_err(failed)?;
     Ok(probe.bench.storage.prepare(&layer)?)
 }
 

@@ -154,7 +154,11 @@ impl Actor {
         };
         let ended = match self.handle.take_live(state) {
             Some(live) => self.end_processes(live, Cause::Asked, state).await,
-            None => self.end_leftovers().await,
+            None => {
+                let id = self.handle.id().clone();
+                self.blocking(move |platform| stop::end_leftovers(platform, &id))
+                    .await
+            }
         };
         let id = self.handle.id().clone();
         let deleted = match ended {
@@ -173,9 +177,8 @@ impl Actor {
 
     /// Ends the processes of a started sandbox. If that fails, it is damaged: nobody knows what still runs in it.
     async fn end_processes(&mut self, live: Live, cause: Cause, then: State) -> Result<()> {
-        let record = self.record()?;
         let ended = self
-            .blocking(move |platform| stop::end_processes(platform, &record, &live, cause))
+            .blocking(move |platform| stop::end_processes(platform, &live, cause))
             .await;
         match &ended {
             Ok(()) => self.handle.update(|status| status.state = then),
@@ -185,18 +188,6 @@ impl Actor {
             }
         }
         ended
-    }
-
-    /// A damaged sandbox may have processes that this daemon never knew.
-    async fn end_leftovers(&mut self) -> Result<()> {
-        let id = self.handle.id().clone();
-        self.blocking(
-            move |platform| match platform.cgroup_parent.open(id.as_str()) {
-                Ok(group) => stop::end_group(&group),
-                Err(_) => Ok(()),
-            },
-        )
-        .await
     }
 
     fn damage(&self, reason: &str) {

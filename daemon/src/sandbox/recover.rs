@@ -179,13 +179,13 @@ fn serve(
 
 async fn condition(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<Condition> {
     let (of_group, id) = (Arc::clone(platform), record.id.clone());
-    let group = on_thread(move || Ok(of_group.cgroup_parent.open(id.as_str()).ok())).await?;
+    let group = on_thread(move || stop::existing_group(&of_group, &id)).await?;
     let Some(group) = group.map(Arc::new) else {
-        start::remove_socket(platform, record);
+        start::remove_socket(platform, &record.id);
         return Ok(Condition::Stopped);
     };
     let holder = match group.holder_pid()? {
-        Some(pid) => Holder::reconnect(pid, &start::holder_socket(platform, record)).await,
+        Some(pid) => Holder::reconnect(pid, &start::holder_socket(platform, &record.id)).await,
         None => Err(HolderError::Gone),
     };
     let (platform, record) = (Arc::clone(platform), Arc::clone(record));
@@ -219,7 +219,7 @@ fn running(
 /// Without a holder, what is left in the cgroup is on its way out.
 fn stopped(platform: &Platform, record: &Record, group: &SandboxGroup) -> Result<Condition> {
     stop::end_group(group)?;
-    start::remove_socket(platform, record);
+    start::remove_socket(platform, &record.id);
     Ok(Condition::Stopped)
 }
 

@@ -1,9 +1,11 @@
 //! Starting: a cgroup, the layers, a holder, the limits.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
 
+use super::id::SandboxId;
 use super::limits::{self, EffectiveLimits, LimitStatus};
 use super::live::Live;
 use super::platform::Platform;
@@ -202,7 +204,7 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
         lowers: root.lowers,
         writable: root.writable,
         cgroup: starting.group.as_ref().expect(SET).launch_fds()?,
-        socket: holder_socket(platform, record),
+        socket: holder_socket(platform, &record.id),
     };
     let launch = Holder::launch(&platform.launcher, spec);
     starting.holder = Some(tokio::runtime::Handle::current().block_on(launch)?);
@@ -217,7 +219,7 @@ fn end_holder(starting: &mut Starting) {
             tracing::debug!(sandbox = %starting.record.id, %error, "holder not killed by its pidfd");
         }
     }
-    remove_socket(&starting.platform, &starting.record);
+    remove_socket(&starting.platform, &starting.record.id);
 }
 
 fn apply_limits(starting: &mut Starting) -> Result<()> {
@@ -264,15 +266,15 @@ fn cgroup_limits(record: &Record) -> cgroup::Limits {
 }
 
 /// Where a sandbox's holder listens.
-pub(super) fn holder_socket(platform: &Platform, record: &Record) -> std::path::PathBuf {
-    platform.holders_dir.join(format!("{}.sock", record.id))
+pub(super) fn holder_socket(platform: &Platform, id: &SandboxId) -> PathBuf {
+    platform.holders_dir.join(format!("{id}.sock"))
 }
 
 /// Removes the socket of a holder that is dead.
-pub(super) fn remove_socket(platform: &Platform, record: &Record) {
-    match std::fs::remove_file(holder_socket(platform, record)) {
+pub(super) fn remove_socket(platform: &Platform, id: &SandboxId) {
+    match std::fs::remove_file(holder_socket(platform, id)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(sandbox = %record.id, %error, "holder's socket not removed");
+            tracing::warn!(sandbox = %id, %error, "holder's socket not removed");
         }
         _ => {}
     }

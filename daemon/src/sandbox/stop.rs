@@ -1,12 +1,13 @@
 //! Stopping: the end of every process of a sandbox. Its files stay.
 
 use lodge_kernel::cgroup::SandboxGroup;
+use nix::errno::Errno;
 
+use super::id::SandboxId;
 use super::live::Live;
 use super::platform::Platform;
 use super::start::remove_socket;
 use crate::error::Result;
-use crate::store::Record;
 
 /// Who decided that a sandbox's processes end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,18 +19,31 @@ pub(super) enum Cause {
 }
 
 /// Ends every process and removes the cgroup and the socket. Blocks until the kernel says that they are gone.
-pub(super) fn end_processes(
-    platform: &Platform,
-    record: &Record,
-    live: &Live,
-    cause: Cause,
-) -> Result<()> {
+pub(super) fn end_processes(platform: &Platform, live: &Live, cause: Cause) -> Result<()> {
     if cause == Cause::Asked {
         live.holder.mark_stopping();
     }
     end_group(&live.cgroup)?;
-    remove_socket(platform, record);
+    remove_socket(platform, &live.id);
     Ok(())
+}
+
+/// Ends what this daemon never knew: a damaged sandbox may have processes that an earlier one started. Blocks.
+pub(super) fn end_leftovers(platform: &Platform, id: &SandboxId) -> Result<()> {
+    if let Some(group) = existing_group(platform, id)? {
+        end_group(&group)?;
+    }
+    remove_socket(platform, id);
+    Ok(())
+}
+
+/// The cgroup that an earlier daemon made for a sandbox, if it is there.
+pub(super) fn existing_group(platform: &Platform, id: &SandboxId) -> Result<Option<SandboxGroup>> {
+    match platform.cgroup_parent.open(id.as_str()) {
+        Ok(group) => Ok(Some(group)),
+        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Kills what is in a sandbox's cgroup, frozen or not, and removes it.
