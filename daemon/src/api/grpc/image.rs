@@ -305,3 +305,102 @@ fn to_wire(service: &impl Service, image: Image) -> wire::Image {
         left_out: image.left_out,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker on a store of its own, and the two ends that belong to the caller.
+    fn worker(
+        images: &std::path::Path,
+    ) -> (
+        Worker,
+        mpsc::Sender<Piece>,
+        mpsc::Receiver<Result<wire::ImportEvent, Status>>,
+    ) {
+        let store = ImageStore::open(images).expect("opened");
+        let permit = Arc::new(Semaphore::new(1))
+            .try_acquire_owned()
+            .expect("it is free");
+        let (pieces_in, pieces) = mpsc::channel(CHUNKS_WAITING);
+        let (events, events_out) = mpsc::channel(EVENTS_WAITING);
+        let events = Reporter { events, last: None };
+        (
+            Worker {
+                store,
+                pieces,
+                events,
+                _permit: permit,
+            },
+            pieces_in,
+            events_out,
+        )
+    }
+
+    fn left_in(images: &std::path::Path) -> usize {
+        ["staging", "layers"]
+            .iter()
+            .map(|part| std::fs::read_dir(images.join(part)).expect("there").count())
+            .sum()
+    }
+
+    fn name() -> ImageName {
+        ImageName::parse("test").expect("valid")
+    }
+
+    #[test]
+    fn a_caller_that_goes_away_in_the_middle_leaves_nothing() {
+        let images = tempfile::tempdir().expect("a directory");
+        let (worker, pieces, _events) = worker(images.path());
+        pieces
+            .try_send(Piece::Chunk(vec![1; 512].into()))
+            .expect("there is room");
+        drop(pieces);
+        assert_eq!(
+            worker.run(&name()).expect_err("cancelled").reason(),
+            "IMPORT_CANCELLED"
+        );
+        assert_eq!(left_in(images.path()), 0);
+    }
+
+    #[test]
+    fn a_caller_that_listens_no_more_leaves_nothing() {
+        let images = tempfile::tempdir().expect("a directory");
+        let (worker, pieces, events) = worker(images.path());
+        pieces
+            .try_send(Piece::Chunk(vec![0; 1024].into()))
+            .expect("there is room");
+        pieces.try_send(Piece::End).expect("there is room");
+        drop(events);
+        assert_eq!(
+            worker.run(&name()).expect_err("cancelled").reason(),
+            "IMPORT_CANCELLED"
+        );
+        assert_eq!(left_in(images.path()), 0);
+    }
+
+    #[test]
+    fn a_whole_archive_becomes_an_image() {
+        let images = tempfile::tempdir().expect("a directory");
+        let (worker, pieces, mut events) = worker(images.path());
+        // Only the zeros that end an archive: an image without files.
+        pieces
+            .try_send(Piece::Chunk(vec![0; 1024].into()))
+            .expect("there is room");
+        pieces.try_send(Piece::End).expect("there is room");
+        let image = worker.run(&name()).expect("imported");
+        assert_eq!(image.names, [name()]);
+        let first = events
+            .try_recv()
+            .expect("progress")
+            .expect("no error")
+            .event;
+        let Some(Event::Progress(progress)) = first else {
+            panic!("{first:?}")
+        };
+        assert_eq!(
+            (progress.stage.as_str(), progress.bytes),
+            ("receiving", 1024)
+        );
+    }
+}

@@ -55,8 +55,7 @@ fn attack_f01_names_that_climb() {
 }
 
 /// F02: a symbolic link to a directory outside, and then a file through it; the same by a chain of forty links, by a
-/// link to the root's parent, by a directory entry that would set the link's target's mode, and by replacing the link's
-/// own name. The first ones refuse the archive; a replaced link is gone, and what it led to is untouched.
+/// link to the root's parent, by more links and directories below it. Each refuses the archive.
 #[test]
 fn attack_f02_writing_through_links() {
     let arena = Arena::new();
@@ -95,28 +94,45 @@ fn attack_f02_writing_through_links() {
             .file("l/x", "x")
             .finish(),
     );
+    arena.refused(&chain_of_links().file("l/l/l/outside/x", "x").finish());
+    arena.refused(
+        &chain_of_links()
+            .file("d39/up/d38/up/up/up/outside/x", "x")
+            .finish(),
+    );
+}
 
-    let mut chain = Archive::default().dir("d0");
+/// Forty directories, each with a link to its parent and to the one before, and a link to the root's parent.
+fn chain_of_links() -> Archive {
+    let mut chain = Archive::default().symlink("l", "..");
     for step in 0..40 {
+        let name = format!("d{step}");
+        let before = if step == 0 {
+            "..".to_owned()
+        } else {
+            format!("../d{}", step - 1)
+        };
         chain = chain
-            .symlink(format!("d{step}/up"), "..")
-            .symlink(format!("d{}", step + 1), "d0/up");
-        if step == 0 {
-            arena.refused(&chain.clone().file("d0/up/up/up/outside/x", "x").finish());
-        }
-        chain = Archive::default()
-            .dir(format!("d{}", step + 1))
-            .symlink("l", "..");
+            .dir(&name)
+            .symlink(format!("{name}/up"), "..")
+            .symlink(format!("{name}/l"), before);
     }
-    arena.refused(&chain.file("l/l/l/outside/x", "x").finish());
+    chain
+}
 
+/// F02: the link's own name comes again, as a file, as a hard link's and as a directory. The link is gone then, and what
+/// it led to has the content, the mode and the owner that it had.
+#[test]
+fn attack_f02_replacing_links() {
+    let arena = Arena::new();
+    let outside = arena.outside();
     let canary = outside.join("canary");
     let archive = Archive::default()
         .symlink("l", canary.as_os_str().as_bytes())
         .hard_link("h", "l")
         .file("l", "through")
         .file("h", "through")
-        .symlink("d", target)
+        .symlink("d", outside.as_os_str().as_bytes())
         .item(&Item {
             mode: 0o777,
             owner: (9, 9),
