@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 
 use crate::daemon::{Daemon, Images, Options};
@@ -327,15 +327,18 @@ pub async fn leaves_nothing(daemon: &Daemon, id: &str, uid_base: u32) -> Result<
     ensure!(groups.is_empty(), "cgroups are left: {groups:?}");
     let mounts = host::mounts_below(daemon.slot().state())?;
     ensure!(mounts.is_empty(), "mounts are left: {mounts:?}");
-    for top in [daemon.state_dir(), daemon.slot().home().join("run")] {
-        if let Some(path) = find_mention(&top, id)? {
-            return Err(anyhow!(
-                "{} still speaks of the deleted sandbox",
-                path.display()
-            ));
-        }
-    }
-    Ok(())
+    // The name is free at once; what the files were goes in the background.
+    until(
+        "no state speaks of the deleted sandbox",
+        DELETED_WITHIN,
+        || async {
+            let in_state = find_mention(&daemon.state_dir(), id)?;
+            let in_runtime = find_mention(&daemon.slot().home().join("run"), id)?;
+            Ok((in_state.is_none() && in_runtime.is_none()).then_some(()))
+        },
+    )
+    .await
+    .with_context(|| format!("{:?}", find_mention(&daemon.state_dir(), id)))
 }
 
 /// The first path below `top` that has `word` in its name or, for a small file, in its content.
@@ -345,7 +348,10 @@ pub fn find_mention(top: &Path, word: &str) -> Result<Option<PathBuf>> {
         if entry.file_name().to_string_lossy().contains(word) {
             return Ok(Some(path));
         }
-        let kind = entry.file_type()?;
+        // What is being removed meanwhile mentions nothing.
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
         if kind.is_dir() {
             if let Some(found) = find_mention(&path, word)? {
                 return Ok(Some(found));

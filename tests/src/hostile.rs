@@ -184,9 +184,9 @@ fn copy_cut(field: &mut [u8], value: &[u8]) {
     field[..n].copy_from_slice(&value[..n]);
 }
 
-/// Compresses with gzip.
+/// Compresses with gzip, as hard as it can: a bomb wants a high ratio.
 pub fn gzip(data: &[u8]) -> Result<Vec<u8>> {
-    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     writer.write_all(data)?;
     Ok(writer.finish()?)
 }
