@@ -11,7 +11,7 @@ readonly RECIPE=$HERE/images/$NAME
 readonly OUT=$HERE/target/images/$NAME.tar
 
 # The agent recipe stands on the base one, so each name's key covers all recipes.
-key=$(cd "$HERE/images" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-64)
+key=$(cd "$HERE/images" && find ./*/ -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-64)
 if [ -f "$OUT" ] && [ "$(cat "$OUT.recipe" 2>/dev/null)" = "$key" ]; then
   exit 0
 fi

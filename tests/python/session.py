@@ -10,7 +10,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from lodge.v1 import exec_pb2, exec_pb2_grpc, sandbox_pb2, sandbox_pb2_grpc
 
-channel = grpc.insecure_channel(sys.argv[1])
+# By itself grpcio names a unix socket's path as the HTTP/2 authority, which is not a valid one: say localhost.
+channel = grpc.insecure_channel(sys.argv[1], options=[("grpc.default_authority", "localhost")])
 sandboxes = sandbox_pb2_grpc.SandboxServiceStub(channel)
 commands = exec_pb2_grpc.ExecServiceStub(channel)
 
