@@ -16,6 +16,8 @@ use lodged::sandbox::Registry;
 use lodged::service::Lodge;
 use lodged::store::StateLock;
 use lodged::{assemble, telemetry};
+use nix::sys::prctl;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Name of the hidden subcommand in which this binary forks holders instead of serving.
@@ -65,11 +67,26 @@ fn run() -> Result<ExitCode> {
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
             let lock = StateLock::take(&config.state_dir)?;
             let launcher = LauncherProcess::start()?;
+            prepare_process()?;
             let served = block_on(serve(&config, launcher));
             drop(lock);
             served.map(|()| ExitCode::SUCCESS)
         }
     }
+}
+
+/// Settings of this process that the launcher must not have.
+fn prepare_process() -> Result<()> {
+    // Secrets of runs pass through this process: none may be left in a core file, or be read by ptrace.
+    prctl::set_dumpable(false).context("cannot become non-dumpable")?;
+    // Each sandbox takes a few descriptors and each run about ten; the usual soft limit of 1,024 is for programs that
+    // use select(2).
+    let files = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    setrlimit(Resource::Nofile, raised).context("cannot raise the limit on open files")
 }
 
 async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {

@@ -12,7 +12,7 @@ use super::actor::Actor;
 use super::delete;
 use super::handle::{Handle, Identity, Status};
 use super::id::{SandboxId, SandboxName};
-use super::limits::{self, LimitStatus};
+use super::limits::{self, LimitStatus, Shortfall};
 use super::live::Live;
 use super::platform::Platform;
 use super::registry::Registry;
@@ -33,7 +33,7 @@ pub(super) async fn recover(registry: &Registry) -> Result<()> {
     let (loaded, trash) = on_thread(move || {
         let loaded = platform.store.load()?;
         let trash = platform.store.trash()?;
-        claim_uids(&platform, &loaded, &trash)?;
+        let loaded = claim_uids(&platform, loaded, &trash)?;
         Ok((loaded, trash))
     })
     .await?;
@@ -211,7 +211,8 @@ fn running(
     known: Vec<KnownRun>,
 ) -> Result<Condition> {
     let image = start::image_of(platform, record)?;
-    let limits = start::hold_limits(platform, record, &group)?;
+    // It runs already: a limit that this host no longer holds is shown, not refused.
+    let limits = start::hold_limits(platform, record, &group, Shortfall::Degrade)?;
     let live = start::live(platform, record, &image, holder, group);
     Ok(Condition::Running(live, limits, known))
 }
@@ -227,40 +228,64 @@ fn stopped(platform: &Platform, record: &Record, group: &SandboxGroup) -> Result
 fn expected_limits(platform: &Platform, record: &Record) -> Vec<LimitStatus> {
     let expected = platform.expected(&record.spec.limits);
     // Whatever the caller allowed then: a listing refuses nothing.
-    limits::statuses(
-        &record.spec.requested,
-        &expected,
-        limits::Shortfall::Degrade,
-    )
-    .unwrap_or_default()
+    limits::statuses(&record.spec.requested, &expected, Shortfall::Degrade).unwrap_or_default()
 }
 
 fn remove_discarded(registry: &Registry, id: SandboxId, uid_base: Option<u32>) {
     delete::remove_in_background(Arc::clone(registry.platform()), id, uid_base);
 }
 
-/// Marks every uid range that is in use, and refuses to start where somebody else has ids of our block.
+/// Marks every uid range that is in use. A sandbox whose range another one has is damaged: a range is never shared.
+/// Refuses to start where somebody else has ids of our block.
 fn claim_uids(
     platform: &Platform,
-    loaded: &[Loaded],
+    loaded: Vec<Loaded>,
     trash: &[(SandboxId, Option<u32>)],
-) -> Result<()> {
-    let of_sandboxes = loaded.iter().filter_map(|one| match one {
-        Loaded::Sandbox(record) => Some((&record.id, record.uid_base)),
-        Loaded::Damaged(id, damage) => damage.uid_base.map(|base| (id, base)),
-        Loaded::Unfinished(_) => None,
-    });
-    let of_trash = trash
-        .iter()
-        .filter_map(|(id, base)| base.map(|base| (id, base)));
-    let mut ours = BTreeSet::new();
-    for (id, base) in of_sandboxes.chain(of_trash) {
-        ours.insert(base);
-        if !platform.uids.claim(base) {
-            tracing::error!(sandbox = %id, base, "another sandbox's record has the same uid range");
-        }
+) -> Result<Vec<Loaded>> {
+    let mut ours: BTreeSet<u32> = trash.iter().filter_map(|(_, base)| *base).collect();
+    for base in &ours {
+        // The trash comes first, and its bases differ.
+        let _ = platform.uids.claim(*base);
     }
-    let survey = uid_range::survey(platform.uids.block(), &ours)
+    let claimed = loaded
+        .into_iter()
+        .map(|one| claim(platform, &mut ours, one))
+        .collect();
+    check_strangers(platform, &ours)?;
+    Ok(claimed)
+}
+
+fn claim(platform: &Platform, ours: &mut BTreeSet<u32>, loaded: Loaded) -> Loaded {
+    match loaded {
+        Loaded::Sandbox(record) if !platform.uids.claim(record.uid_base) => {
+            let reason = format!("another sandbox has its uid range, {}", record.uid_base);
+            let Record { id, spec, .. } = *record;
+            let (tenant, name) = (Some(spec.tenant), Some(spec.name));
+            Loaded::Damaged(
+                id,
+                Damage {
+                    reason,
+                    tenant,
+                    name,
+                    uid_base: None,
+                },
+            )
+        }
+        Loaded::Sandbox(record) => {
+            ours.insert(record.uid_base);
+            Loaded::Sandbox(record)
+        }
+        Loaded::Damaged(id, mut damage) => {
+            damage.uid_base = damage.uid_base.filter(|base| platform.uids.claim(*base));
+            ours.extend(damage.uid_base);
+            Loaded::Damaged(id, damage)
+        }
+        unfinished @ Loaded::Unfinished(_) => unfinished,
+    }
+}
+
+fn check_strangers(platform: &Platform, ours: &BTreeSet<u32>) -> Result<()> {
+    let survey = uid_range::survey(platform.uids.block(), ours)
         .map_err(|e| Error::internal("UID_CHECK_FAILED", "cannot check the uid ranges", e))?;
     for warning in &survey.warnings {
         tracing::warn!("{warning}");
@@ -276,12 +301,11 @@ fn claim_uids(
     if survey.conflicts.is_empty() {
         return Ok(());
     }
-    Err(Error::new(
-        ErrorKind::FailedPrecondition,
-        "UID_RANGES_TAKEN",
-        survey.conflicts.join("; "),
+    let text = survey.conflicts.join("; ");
+    Err(
+        Error::new(ErrorKind::FailedPrecondition, "UID_RANGES_TAKEN", text)
+            .hint("set uid_range_start to ids that nobody else has"),
     )
-    .hint("set uid_range_start to ids that nobody else has"))
 }
 
 async fn on_thread<T: Send + 'static>(

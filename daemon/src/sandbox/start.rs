@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
 
 use super::id::SandboxId;
-use super::limits::{self, EffectiveLimits, LimitStatus};
+use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
 use super::live::Live;
 use super::platform::Platform;
 use super::steps::{Step, nothing, run_all};
@@ -230,7 +230,7 @@ fn apply_limits(starting: &mut Starting) -> Result<()> {
         ..
     } = starting;
     let group = group.as_ref().expect("an earlier step sets it");
-    starting.limits = hold_limits(platform, record, group)?;
+    starting.limits = hold_limits(platform, record, group, record.spec.shortfall)?;
     Ok(())
 }
 
@@ -239,12 +239,13 @@ pub(super) fn hold_limits(
     platform: &Platform,
     record: &Record,
     group: &SandboxGroup,
+    shortfall: Shortfall,
 ) -> Result<Vec<LimitStatus>> {
     let mut effective = platform.expected(&record.spec.limits);
     for applied in group.apply_limits(&cgroup_limits(record)) {
         note(&mut effective, applied);
     }
-    limits::statuses(&record.spec.requested, &effective, record.spec.shortfall)
+    limits::statuses(&record.spec.requested, &effective, shortfall)
 }
 
 fn note(effective: &mut EffectiveLimits, applied: EffectiveLimit) {

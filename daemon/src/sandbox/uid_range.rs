@@ -38,7 +38,7 @@ impl Block {
     /// A block of `count` ranges from `start` on, or what is wrong with it.
     pub fn new(start: u64, count: u64) -> Result<Self, String> {
         let len = u64::from(RANGE_LEN);
-        if start % len != 0 || start < len {
+        if !start.is_multiple_of(len) || start < len {
             return Err(format!(
                 "uid_range_start must be a multiple of {len} and not zero, not {start}"
             ));

@@ -138,7 +138,7 @@ mod tests {
         fs::hard_link(outside.join("kept"), tree.join("a/hard")).expect("link");
         symlink(&outside, tree.join("a/link")).expect("link");
         symlink("/", tree.join("root")).expect("link");
-        fs::set_permissions(tree.join("a/b"), fs::Permissions::from_mode(0)).expect("chmod");
+        fs::set_permissions(tree.join("a/b"), fs::Permissions::from_mode(0o000)).expect("chmod");
 
         remove(temp.path());
         assert_eq!(
