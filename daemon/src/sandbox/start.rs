@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
 
@@ -15,6 +16,9 @@ use crate::holder::{Holder, LaunchSpec, NoNewPrivileges};
 use crate::image::{Digest, Image, ImageRef};
 use crate::storage::RootLayers;
 use crate::store::Record;
+
+/// How long a launch may take. It takes milliseconds; this is for a host on its last legs, so that no start hangs for ever.
+const LAUNCH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A sandbox that was started.
 pub(super) struct Started {
@@ -207,8 +211,22 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
         socket: holder_socket(platform, &record.id),
     };
     let launch = Holder::launch(&platform.launcher, spec);
-    starting.holder = Some(tokio::runtime::Handle::current().block_on(launch)?);
+    // The timer is made inside: it needs the runtime's clock.
+    let launched = tokio::runtime::Handle::current()
+        .block_on(async { tokio::time::timeout(LAUNCH_PATIENCE, launch).await });
+    starting.holder = Some(launched.map_err(|_| launch_timed_out())??);
     Ok(())
+}
+
+/// What came of it is ended by the undo of the cgroup.
+fn launch_timed_out() -> Error {
+    let seconds = LAUNCH_PATIENCE.as_secs();
+    Error::new(
+        ErrorKind::Unavailable,
+        "LAUNCH_TIMED_OUT",
+        format!("the sandbox did not start within {seconds} s"),
+    )
+    .hint("is the host overloaded?")
 }
 
 fn end_holder(starting: &mut Starting) {
