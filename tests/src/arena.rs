@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1 as pb;
 
 use crate::daemon::{Daemon, Images, Options};
@@ -25,10 +25,14 @@ use crate::{cgroup, host, image};
 pub const NEIGHBOUR_WITHIN: Duration = Duration::from_secs(1);
 /// A health check takes less than this.
 pub const HEALTH_WITHIN: Duration = Duration::from_millis(100);
+/// One late answer may be the fault of whatever else the machine does; so many in a row are not.
+const ATTEMPTS: usize = 5;
 /// The attacked sandbox is gone within this time.
 const DELETED_WITHIN: Duration = Duration::from_secs(5);
 /// How far the host's clock may be from where it should be: an attack would set it by more.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
+/// The daemon's use of the host is back to normal within this time: threads for blocking calls stay for 10 s.
+const SETTLED_WITHIN: Duration = Duration::from_secs(15);
 /// Descriptors that the daemon may hold more than before.
 const MORE_FILES: usize = 16;
 /// Threads that the daemon may have more than before: its pool for blocking calls grows at first.
@@ -199,20 +203,25 @@ impl Arena {
 
     /// The neighbour and the daemon answer in time. For use during an attack.
     pub async fn others_are_fine(&self) -> Result<()> {
-        let ran = self
-            .neighbour
-            .run("true")
-            .await
-            .context("the neighbour's `true`")?;
-        ran.exited(0)?;
-        ensure!(
-            ran.took < NEIGHBOUR_WITHIN,
-            "the neighbour's `true` took {:?}",
-            ran.took
-        );
-        let health = self.daemon.api().health().await?;
-        ensure!(health < HEALTH_WITHIN, "the health check took {health:?}");
-        Ok(())
+        let mut slowest = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..ATTEMPTS {
+            let ran = self
+                .neighbour
+                .run("true")
+                .await
+                .context("the neighbour's `true`")?;
+            ran.exited(0)?;
+            let health = self.daemon.api().health().await?;
+            if ran.took < NEIGHBOUR_WITHIN && health < HEALTH_WITHIN {
+                return Ok(());
+            }
+            slowest = (slowest.0.max(ran.took), slowest.1.max(health));
+        }
+        bail!(
+            "late {ATTEMPTS} times in a row: `true` {:?}, health {:?}",
+            slowest.0,
+            slowest.1
+        )
     }
 
     /// Checks everything that must hold after an attack, and deletes the attacker.
@@ -262,7 +271,7 @@ impl Arena {
         let pid = self.daemon.pid()?;
         until(
             "the daemon's descriptors, threads and memory are within bounds",
-            DELETED_WITHIN,
+            SETTLED_WITHIN,
             || async {
                 let now = DaemonUse::of(pid)?;
                 let fine = now.files <= before.files + MORE_FILES

@@ -196,11 +196,12 @@ pub fn docker_save(layers: &[Vec<u8>], config: &serde_json::Value) -> Result<Vec
     let mut archive = Archive::new();
     let mut names = Vec::new();
     let mut diff_ids = Vec::new();
-    for (n, layer) in layers.iter().enumerate() {
-        let name = format!("layer{n}/layer.tar");
+    for layer in layers {
+        let digest = hex::encode(Sha256::digest(layer));
+        let name = format!("{digest}/layer.tar");
         archive.parents(&name)?;
         archive.file(&name, layer)?;
-        diff_ids.push(format!("sha256:{}", hex::encode(Sha256::digest(layer))));
+        diff_ids.push(format!("sha256:{digest}"));
         names.push(name);
     }
     let architecture = if cfg!(target_arch = "aarch64") {
@@ -212,9 +213,11 @@ pub fn docker_save(layers: &[Vec<u8>], config: &serde_json::Value) -> Result<Vec
         "architecture": architecture, "os": "linux", "config": config,
         "rootfs": {"type": "layers", "diff_ids": diff_ids},
     });
-    archive.file("config.json", &serde_json::to_vec(&config)?)?;
+    let config = serde_json::to_vec(&config)?;
+    let config_name = format!("{}.json", hex::encode(Sha256::digest(&config)));
+    archive.file(&config_name, &config)?;
     let manifest = serde_json::json!([{
-        "Config": "config.json", "RepoTags": ["test:latest"], "Layers": names,
+        "Config": config_name, "RepoTags": ["test:latest"], "Layers": names,
     }]);
     archive.file("manifest.json", &serde_json::to_vec(&manifest)?)?;
     Ok(archive.finish())

@@ -193,6 +193,13 @@ impl Command {
         }
     }
 
+    /// Sends it on another connection.
+    #[must_use]
+    pub fn on(mut self, api: &Api) -> Self {
+        self.api = api.clone();
+        self
+    }
+
     /// Changes the request freely.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut pb::RunSpec)) -> Self {

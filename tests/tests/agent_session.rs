@@ -145,7 +145,7 @@ impl Session {
         )?;
         self.write(&test, &text).await?;
         if mistaken {
-            let failed = self.run("python3 -m unittest -q", 1).await?;
+            let failed = self.run("python3 -B -m unittest -q", 1).await?;
             ensure!(failed.stderr.text().as_str().contains(&format!(
                 "{} != {}",
                 1 - n as i64,
@@ -156,7 +156,7 @@ impl Session {
             self.replace(&module, &format!("x - {n}"), &format!("x + {n}"))
                 .await?;
         }
-        let passed = self.run("python3 -m unittest -q", 0).await?;
+        let passed = self.run("python3 -B -m unittest -q", 0).await?;
         ensure!(
             passed
                 .stderr

@@ -252,6 +252,10 @@ def link(path):
     try: return os.readlink(path)
     except OSError: return ''
 while not os.path.exists(stop):
+    # A traced process that has ended stays until its tracer asks: without this no run would ever end.
+    try:
+        while os.waitpid(-1, os.WNOHANG | 0x40000000)[0]: pass
+    except ChildProcessError: pass
     for name in os.listdir('/proc'):
         if not name.isdigit() or int(name) in (1, own): continue
         p = '/proc/' + name
@@ -402,7 +406,9 @@ attempt('ns', lambda: os.readlink('/proc/1/ns/user'))
 say('seize', 'ptrace', 0x4206, 1, 0, 0)
 say('attach', 'ptrace', 16, 1, 0, 0)
 buf = ctypes.create_string_buffer(16)
-say('vm', 'process_vm_readv', 1, buf, 0, buf, 0, 0)
+here = ctypes.create_string_buffer(struct.pack('<QQ', ctypes.addressof(buf), 16))
+there = ctypes.create_string_buffer(struct.pack('<QQ', 0x400000, 16))
+say('vm', 'process_vm_readv', 1, here, 1, there, 1, 0)
 ";
     let ran = arena.attack_python(&program(body)).await?;
     let labels = [

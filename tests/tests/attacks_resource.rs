@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
+use lodge_tests::api::Api;
 use lodge_tests::arena::{Arena, no_timeout};
 use lodge_tests::host;
 use lodge_tests::prober::{self, program};
@@ -208,6 +209,7 @@ async fn attack_r22_readers_that_stall() -> Result<()> {
     host::reset_peak_memory(daemon)?;
     let before = host::memory_field(daemon, "VmHWM")?;
     let mut starts = JoinSet::new();
+    let socket = arena.daemon.slot().home().join("lodged.sock");
     for _ in 0..STALLED {
         // 10 MB each: enough to fill every buffer on the way, and bounded on the disk of the machine that tests.
         let flood = "yes | head -c 10000000; sleep 100";
@@ -216,6 +218,8 @@ async fn attack_r22_readers_that_stall() -> Result<()> {
             .run(flood)
             .root()
             .timeout(Duration::from_secs(5));
+        // Each has a connection of its own, as clients have: streams of one connection share its window.
+        let command = command.on(&Api::new(&socket)?);
         starts.spawn(async move { command.start().await });
     }
     let mut stalled = Vec::new();

@@ -328,7 +328,7 @@ async fn images_are_managed() -> Result<()> {
     let path = daemon.slot().home().join("tiny.tar");
     fs::write(&path, image::tiny()?.finish())?;
     let path = path.to_string_lossy().into_owned();
-    lodge(&daemon, &["image", "import", "small", &path])
+    lodge(&daemon, &["image", "import", "--name", "small", &path])
         .await?
         .exited(0)?;
     ensure!(

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", requires = "json", default_value = DEFAULT_OUTPUT, value_parser = units::parse_size)]
     max_output: i64,
     /// A script, or a program with its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     command: Vec<String>,
 }
 
