@@ -36,6 +36,9 @@ pub mod image;
 /// Our side of the sockets to the launcher and to the holders.
 pub mod holder;
 
+/// Handing descriptors to the runtime.
+pub mod reactor;
+
 /// Where the files of sandboxes live.
 pub mod storage;
 

@@ -83,6 +83,29 @@ fn listener(path: &PathBuf) -> OwnedFd {
     listener
 }
 
+/// The descriptors of a launch, but for the sockets.
+fn launch_fds(group: &SandboxGroup, lower: &Path, layer: &Path) -> Fds {
+    let mut fds = Fds::default();
+    let cgroup = group.launch_fds().unwrap();
+    fds.push(FdRole::Lower, directory(lower));
+    fds.push(FdRole::Writable, directory(layer));
+    fds.push(FdRole::CgroupSandbox, cgroup.sandbox);
+    fds.push(FdRole::CgroupHolder, cgroup.holder);
+    cgroup
+        .v1_sandbox
+        .into_iter()
+        .for_each(|fd| fds.push(FdRole::V1TasksSandbox, fd));
+    cgroup
+        .v1_holder
+        .into_iter()
+        .for_each(|fd| fds.push(FdRole::V1TasksHolder, fd));
+    cgroup
+        .v1_runs
+        .into_iter()
+        .for_each(|fd| fds.push(FdRole::V1TasksRuns, fd));
+    fds
+}
+
 impl Room {
     /// Starts a launcher in a process of its own (the test program has threads) and a sandbox in it.
     fn make(name: &str) -> Self {
@@ -114,24 +137,7 @@ impl Room {
         });
         let (daemon_end, holder_end) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
-        let mut fds = Fds::default();
-        let cgroup = group.launch_fds().unwrap();
-        fds.push(FdRole::Lower, directory(&lower));
-        fds.push(FdRole::Writable, directory(&layer));
-        fds.push(FdRole::CgroupSandbox, cgroup.sandbox);
-        fds.push(FdRole::CgroupHolder, cgroup.holder);
-        cgroup
-            .v1_sandbox
-            .into_iter()
-            .for_each(|fd| fds.push(FdRole::V1TasksSandbox, fd));
-        cgroup
-            .v1_holder
-            .into_iter()
-            .for_each(|fd| fds.push(FdRole::V1TasksHolder, fd));
-        cgroup
-            .v1_runs
-            .into_iter()
-            .for_each(|fd| fds.push(FdRole::V1TasksRuns, fd));
+        let mut fds = launch_fds(&group, &lower, &layer);
         fds.push(FdRole::Listener, listener(&dir.path().join("holder.sock")));
         fds.push(FdRole::Connection, holder_end);
         let launch = Launch {

@@ -127,7 +127,7 @@ impl Holder {
         pidfd: OwnedFd,
         watched: HashMap<String, oneshot::Sender<RunEnd>>,
     ) -> Result<Self, HolderError> {
-        let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)
+        let pidfd = crate::reactor::register(pidfd, Interest::READABLE)
             .map_err(HolderError::os("watch the holder"))?;
         let shared = Arc::new(Shared {
             packets,

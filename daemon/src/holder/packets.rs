@@ -7,6 +7,7 @@ use lodge_holder::protocol::{self, MAX_PACKET, PacketError};
 use lodge_kernel::sys::packet::Wait;
 use nix::errno::Errno;
 use prost::Message;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// One socket. Sending and receiving may go on at the same time.
@@ -16,7 +17,7 @@ pub(super) struct Packets(AsyncFd<OwnedFd>);
 impl Packets {
     /// Takes a socket over; to be called within the runtime.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        AsyncFd::new(socket).map(Self)
+        crate::reactor::register(socket, Interest::READABLE | Interest::WRITABLE).map(Self)
     }
 
     /// Sends one message; waits while the other end's queue is full.

@@ -111,10 +111,9 @@ fn join_groups(child: &Child<'_>) -> Result<(), Cause> {
 /// the holder's is open any more when a path of the caller's is looked up.
 fn place_descriptors(child: Child<'_>) -> Result<ExecSpec, Cause> {
     let spec = read_spec(child.spec)?;
-    match &child.stdin {
-        Some(stdin) => place(stdin.as_fd(), 0).map_err(on("stdin"))?,
-        // The holder's own standard input is /dev/null, and the child has inherited it.
-        None => {}
+    // Without one, the child has inherited the holder's own standard input, which is /dev/null.
+    if let Some(stdin) = &child.stdin {
+        place(stdin.as_fd(), 0).map_err(on("stdin"))?;
     }
     place(child.stdout.as_fd(), 1).map_err(on("stdout"))?;
     place(child.stderr.as_fd(), 2).map_err(on("stderr"))?;

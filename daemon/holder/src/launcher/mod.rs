@@ -115,7 +115,7 @@ impl Launcher {
                 protocol::send(socket.as_fd(), &answer, &[pidfd.as_fd()], Wait::Yes)
             }
             Err(error) => {
-                answer.failure = Some(error.into());
+                answer.failure = Some(error);
                 protocol::send(socket.as_fd(), &answer, &[], Wait::Yes)
             }
         }
