@@ -9,14 +9,14 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::Whence;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 mod follower;
 
@@ -59,6 +59,11 @@ pub const BUDGET: Budget = Budget {
     last: 22 << 20,
     step: 1 << 20,
 };
+/// Reads at once, of all logs: they take microseconds, and a thread for each of a thousand readers would cost memory.
+static READS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Semaphore::new((2 * processors).max(4))
+});
 /// Holes begin and end at pages, so that every file system frees what they cover.
 const PAGE: u64 = 4096;
 
@@ -174,6 +179,7 @@ impl StreamLog {
                 Err(piece) => return Ok(piece),
             }
         };
+        let _turn = READS.acquire().await.map_err(io::Error::other)?;
         let log = Arc::clone(self);
         tokio::task::spawn_blocking(move || log.read_blocking(offset, want))
             .await

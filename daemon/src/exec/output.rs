@@ -16,7 +16,7 @@ use nix::fcntl::{FcntlArg, SpliceFFlags, fcntl, splice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, SetOnce};
+use tokio::sync::{Notify, Semaphore, SetOnce};
 
 use super::log::StreamLog;
 use super::spool::Spool;
@@ -185,6 +185,7 @@ impl Pump {
     }
 
     async fn burst(&mut self, budget: u64) -> io::Result<Stopped> {
+        let _turn = BURSTS.acquire().await.map_err(io::Error::other)?;
         let mut sink = self.sink.take().expect("a burst puts the sink back");
         let pipe = Arc::clone(&self.pipe);
         let task = tokio::task::spawn_blocking(move || {
@@ -262,6 +263,13 @@ pub(super) fn splice_once(
     let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
     splice(pipe, None, file, offset, want, flags)
 }
+
+/// Bursts at once, of all runs. A thread for each of a thousand flooding runs would leave the reactor no time; too few
+/// would let one slow disk hold everybody up.
+static BURSTS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Semaphore::new((2 * processors).max(4))
+});
 
 /// Where bytes go that cannot be stored.
 static DISCARD: LazyLock<File> = LazyLock::new(|| {

@@ -12,7 +12,7 @@ use crate::exec::stdin::{StdinPipe, Taken};
 use crate::exec::stream::{Event, Events};
 
 /// Events that wait for the connection. Each has up to 64 KiB; beyond that the log is where output waits.
-const EVENTS_WAITING: usize = 4;
+const EVENTS_WAITING: usize = 2;
 
 /// What becomes of a run whose caller goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
