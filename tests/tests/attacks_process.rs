@@ -7,6 +7,7 @@ use lodge_proto::v1 as pb;
 use lodge_tests::arena::Arena;
 use lodge_tests::host;
 use lodge_tests::live::contains;
+use lodge_tests::prober::program;
 use lodge_tests::wait::until;
 
 /// A daemon made by double fork holds standard output: the call returns within the drain, the survivor is counted,
@@ -125,6 +126,44 @@ while True: signal.pause()";
         );
         ensure!(room.processes_of(&ran.result.run_id).await?.is_empty());
     }
+    arena.check().await
+}
+
+/// Seizes every new process and never asks how it ended: the kernel then keeps each as a zombie for this tracer.
+const KEEPER: &str = "
+print('ready', flush=True)
+while True:
+    for name in os.listdir('/proc'):
+        if name.isdigit() and int(name) not in (1, os.getpid()): sc('ptrace', 0x4206, int(name), 0, 0)
+";
+
+/// A process of another run holds every new process by ptrace and lets none go: each run still ends by its timeout,
+/// and the sandbox is usable afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_p05_tracer_that_lets_no_process_go() -> Result<()> {
+    let arena = Arena::new().await?;
+    let room = &arena.attacker;
+    let mut keeper = room.python(&program(KEEPER)).root().start().await?;
+    keeper.wait_for("ready").await?;
+    // It may let one through that is quicker than its look.
+    for _ in 0..20 {
+        let held = room
+            .run("echo begun; sleep 0.2")
+            .root()
+            .timeout(Duration::from_secs(1))
+            .await?;
+        ensure!(held.text() == "begun\n", "{}", held.story());
+        ensure!(
+            held.took < Duration::from_millis(4500),
+            "it took {:?}",
+            held.took
+        );
+        if held.reason() == pb::EndReason::TimedOut {
+            break;
+        }
+    }
+    room.kill(&keeper.run_id).await?;
+    arena.attack("true").await?.exited(0)?;
     arena.check().await
 }
 

@@ -10,12 +10,11 @@ impl RunTable {
             return None;
         }
         let due = self.runs.iter().flat_map(|run| {
-            let grace = if let Ending::Grace(until) = run.ending {
-                Some(until)
-            } else {
-                None
+            let next_look = match run.ending {
+                Ending::Grace(until) | Ending::Held(until) => Some(until),
+                Ending::No | Ending::Killed => None,
             };
-            [run.deadline_ns, grace]
+            [run.deadline_ns, next_look]
         });
         due.flatten().min()
     }

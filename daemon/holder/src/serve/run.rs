@@ -17,6 +17,10 @@ use crate::protocol::Fds;
 /// Bytes read of a leaf's process list at once: about 8,000 pids, above every sensible pids limit.
 const PROCESS_LIST: usize = 64 * 1024;
 
+/// From the kill of a leaf to the first look at a command that is not reaped, and between two looks, in nanoseconds.
+/// What nobody holds is reaped within a millisecond or two.
+const HELD_LOOK_NS: u64 = 100_000_000;
+
 /// How far the ending of a run has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -24,6 +28,8 @@ pub(crate) enum Ending {
     No,
     /// SIGTERM was sent; the leaf is killed at this time (nanoseconds).
     Grace(u64),
+    /// The leaf was killed, but its command not yet reaped; at this time (nanoseconds) we look who holds it.
+    Held(u64),
     /// The leaf was killed.
     Killed,
 }
@@ -101,12 +107,37 @@ impl Run {
 
     /// Goes on with the ending: kills the leaf when its grace is over, stops when nothing is left.
     pub(crate) fn continue_ending(&mut self, now_ns: u64) {
-        if let Ending::Grace(until) = self.ending {
-            if now_ns >= until {
+        match self.ending {
+            Ending::Grace(until) if now_ns >= until => {
                 self.kill_leaf();
-            } else if self.exited.is_some() && self.processes().is_empty() {
+                if self.exited.is_none() {
+                    self.ending = Ending::Held(now_ns.saturating_add(HELD_LOOK_NS));
+                }
+            }
+            Ending::Grace(_) if self.exited.is_some() && self.processes().is_empty() => {
                 self.ending = Ending::Killed;
             }
+            Ending::Held(_) if self.exited.is_some() => self.ending = Ending::Killed,
+            Ending::Held(at) if now_ns >= at => {
+                self.kill_tracer();
+                self.ending = Ending::Held(now_ns.saturating_add(HELD_LOOK_NS));
+            }
+            _ => {}
+        }
+    }
+
+    /// Kills a tracer of another run that does not let the dead command go: the kernel tells us of its end only when
+    /// the tracer has asked for it or is gone, and a run must not outlast its deadline for that.
+    fn kill_tracer(&self) {
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.pid)) else {
+            return;
+        };
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let dead = field("State:").is_some_and(|state| state.trim_start().starts_with('Z'));
+        let tracer = field("TracerPid:").and_then(|pid| pid.trim().parse::<i32>().ok());
+        if let Some(tracer) = tracer.filter(|pid| dead && *pid > 1) {
+            // One that has gone meanwhile has let go.
+            let _ = kill(Pid::from_raw(tracer), Signal::SIGKILL);
         }
     }
 
