@@ -600,7 +600,7 @@ for family in range(0, 47):
                 if call == 'socket': os.close(r)
 # UNIX and INET are not merely refused with the rest.
 for label, family in (('unix', 1), ('inet', 2), ('inet6', 10)): say(label, 'socket', family, 1, 0)
-for proto in (9, 6, 12): say('netlink %d' % proto, 'socket', 16, 3, proto)
+for proto in (9, 6, 12, 15, 16): say('netlink %d' % proto, 'socket', 16, 3, proto)
 ";
     let ran = arena.attack_python(&program(body)).await?;
     for label in prober::answers(&ran)?.keys() {
@@ -622,6 +622,8 @@ for proto in (9, 6, 12): say('netlink %d' % proto, 'socket', 16, 3, proto)
             ("netlink 9", refused),
             ("netlink 6", refused),
             ("netlink 12", refused),
+            ("netlink 15", refused),
+            ("netlink 16", refused),
         ],
     )?;
     arena.check().await

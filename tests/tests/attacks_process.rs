@@ -143,7 +143,12 @@ while True:
 async fn attack_p05_tracer_that_lets_no_process_go() -> Result<()> {
     let arena = Arena::new().await?;
     let room = &arena.attacker;
-    let mut keeper = room.python(&program(KEEPER)).root().start().await?;
+    let mut keeper = room
+        .python(&program(KEEPER))
+        .root()
+        .timeout(Duration::from_secs(20))
+        .start()
+        .await?;
     keeper.wait_for("ready").await?;
     // It may let one through that is quicker than its look.
     for _ in 0..20 {

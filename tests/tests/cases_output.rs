@@ -82,6 +82,35 @@ async fn case_e2_head_and_tail_of_twenty_megabytes() -> Result<()> {
     Ok(())
 }
 
+/// Wherever the budget ends, a cut never falls inside a character, and the counts stay exact.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_e2_cuts_fall_between_characters() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("e2").await?;
+    for budget in 3000..3012 {
+        let ran = room
+            .run("printf '€%.0s' {1..5000}")
+            .with(|s| s.max_output_bytes = Some(budget))
+            .await?;
+        let out = &ran.exited(0)?.out;
+        ensure!(
+            std::str::from_utf8(&out.head).is_ok(),
+            "budget {budget}: the head is cut"
+        );
+        ensure!(
+            std::str::from_utf8(&out.tail).is_ok(),
+            "budget {budget}: the tail is cut"
+        );
+        let kept = (out.head.len() + out.tail.len()) as u64;
+        ensure!(out.total_bytes == 15_000 && out.dropped_bytes == 15_000 - kept);
+        ensure!(
+            kept <= budget.cast_unsigned() && kept + 8 > budget.cast_unsigned(),
+            "{kept} of {budget}"
+        );
+    }
+    Ok(())
+}
+
 /// A few very long lines and the error at the very end: the error is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_e3_error_after_very_long_lines_is_kept() -> Result<()> {

@@ -162,8 +162,11 @@ fn record(daemon: &Daemon, id: &str) -> PathBuf {
 async fn damaged_record_is_listed_and_deletable() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let fine = daemon.api().room("fine").await?;
-    let damages: [(&str, fn(&str) -> Vec<u8>); 5] = [
+    let damages: [(&str, fn(&str) -> Vec<u8>); 6] = [
         ("empty", |_| Vec::new()),
+        ("flipped", |text| {
+            text.replacen("flipped", "flippfd", 1).into_bytes()
+        }),
         ("zeroed", |text| vec![0; text.len()]),
         ("null", |_| b"null".to_vec()),
         ("truncated", |text| {
@@ -195,7 +198,7 @@ async fn damaged_record_is_listed_and_deletable() -> Result<()> {
     }
     daemon.start_again()?;
     ensure!(fine.run("echo fine").await?.ok()? == "fine");
-    ensure!(daemon.api().list().await?.len() == 6);
+    ensure!(daemon.api().list().await?.len() == 7);
     for (room, base) in rooms {
         let seen = room.get().await?;
         ensure!(
