@@ -159,6 +159,20 @@ impl Api {
         Ok(image)
     }
 
+    /// All images.
+    pub async fn list_images(&self) -> Result<Vec<pb::Image>, Status> {
+        let reply = self.images().list(pb::ListImagesRequest {}).await?;
+        Ok(reply.into_inner().images)
+    }
+
+    /// Removes an image by name or digest; whether the image itself went.
+    pub async fn remove_image(&self, image: &str) -> Result<bool, Status> {
+        let request = pb::RemoveImageRequest {
+            image: image.into(),
+        };
+        Ok(self.images().remove(request).await?.into_inner().removed)
+    }
+
     async fn import_messages(
         &self,
         messages: impl tokio_stream::Stream<Item = pb::ImportRequest> + Send + 'static,

@@ -217,10 +217,12 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
+    #[expect(
+        clippy::print_stderr,
+        reason = "the runner shows it for tests that fail"
+    )]
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("log of the daemon:\n{}", self.log_tail());
-        }
+        eprintln!("log of the daemon:\n{}", self.log_tail());
         if self.child.is_some() {
             let _ = self.terminate();
         }

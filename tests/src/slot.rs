@@ -137,6 +137,10 @@ impl Slot {
 }
 
 impl Drop for Slot {
+    #[expect(
+        clippy::print_stderr,
+        reason = "the runner shows it for tests that fail"
+    )]
     fn drop(&mut self) {
         if let Err(error) = self.sweep() {
             // A panic here would hide the test's own; the next owner of the slot sweeps again.

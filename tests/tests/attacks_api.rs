@@ -19,11 +19,57 @@ fn sandboxes_on_disk(daemon: &Daemon) -> usize {
         .count()
 }
 
+/// Every call that takes a name, an id or a run's id refuses this one.
+async fn refused_everywhere(arena: &Arena, name: &str) -> Result<()> {
+    let api = arena.daemon.api();
+    let what = format!("the name {name:?}");
+    let request = pb::AcquireRequest {
+        name: name.into(),
+        ..Default::default()
+    };
+    refused(api.try_acquire(request).await, Code::InvalidArgument, &what)?;
+    for sandbox in [by_name(name), by_id(name)] {
+        let get = pb::GetSandboxRequest {
+            sandbox: sandbox.clone(),
+        };
+        refused(api.sandboxes().get(get).await, Code::InvalidArgument, &what)?;
+        let delete = pb::DeleteSandboxRequest {
+            sandbox: sandbox.clone(),
+        };
+        refused(
+            api.sandboxes().delete(delete).await,
+            Code::InvalidArgument,
+            &what,
+        )?;
+        let run = arena
+            .attacker
+            .run("true")
+            .with(|s| s.sandbox = sandbox)
+            .send()
+            .await;
+        refused(run, Code::InvalidArgument, &what)?;
+    }
+    let log = pb::ReadLogRequest {
+        sandbox: by_id(arena.attacker.id()),
+        run_id: name.into(),
+        stream: pb::Stream::Stdout.into(),
+        ..Default::default()
+    };
+    refused(api.exec().read_log(log).await, Code::InvalidArgument, &what)?;
+    match api.remove_image(name).await {
+        Ok(_) => bail!("an image {name:?} was removed"),
+        Err(e) => ensure!(
+            matches!(e.code(), Code::InvalidArgument | Code::NotFound),
+            "{what}: {e:?}"
+        ),
+    }
+    Ok(())
+}
+
 /// Names and ids that climb, hide, inject or are too long: refused in every call, and nothing is made on disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_a01_hostile_names_and_ids() -> Result<()> {
     let arena = Arena::new().await?;
-    let api = arena.daemon.api();
     let before = sandboxes_on_disk(&arena.daemon);
     let long = "a".repeat(129);
     for name in [
@@ -42,48 +88,7 @@ async fn attack_a01_hostile_names_and_ids() -> Result<()> {
         " a",
         "a b",
     ] {
-        let what = format!("the name {name:?}");
-        let request = pb::AcquireRequest {
-            name: name.into(),
-            ..Default::default()
-        };
-        refused(api.try_acquire(request).await, Code::InvalidArgument, &what)?;
-        for sandbox in [by_name(name), by_id(name)] {
-            let get = pb::GetSandboxRequest {
-                sandbox: sandbox.clone(),
-            };
-            refused(api.sandboxes().get(get).await, Code::InvalidArgument, &what)?;
-            let delete = pb::DeleteSandboxRequest {
-                sandbox: sandbox.clone(),
-            };
-            refused(
-                api.sandboxes().delete(delete).await,
-                Code::InvalidArgument,
-                &what,
-            )?;
-            let run = arena
-                .attacker
-                .run("true")
-                .with(|s| s.sandbox = sandbox)
-                .send()
-                .await;
-            refused(run, Code::InvalidArgument, &what)?;
-        }
-        let log = pb::ReadLogRequest {
-            sandbox: by_id(arena.attacker.id()),
-            run_id: name.into(),
-            stream: pb::Stream::Stdout.into(),
-            ..Default::default()
-        };
-        refused(api.exec().read_log(log).await, Code::InvalidArgument, &what)?;
-        let image = pb::RemoveImageRequest { image: name.into() };
-        match api.images().remove(image).await {
-            Ok(_) => bail!("an image {name:?} was removed"),
-            Err(e) => ensure!(
-                matches!(e.code(), Code::InvalidArgument | Code::NotFound),
-                "{what}: {e:?}"
-            ),
-        }
+        refused_everywhere(&arena, name).await?;
     }
     refused(
         arena

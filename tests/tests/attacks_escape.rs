@@ -198,13 +198,12 @@ async fn attack_e10_overwrite_the_init_binary() -> Result<()> {
     let before = Sha256::digest(std::fs::read(&binary)?);
     let body = "
 seen = set()
-for i in range(9999):
+for i in range(300):
     for path in ['/proc/1/exe', '/proc/self/exe'] + ['/proc/%d/exe' % p for p in range(2, 12)]:
         try:
             fd = os.open(path, os.O_WRONLY)
             print('opened: ' + os.readlink('/proc/self/fd/%d' % fd)); os.close(fd)
         except OSError as e: seen.add((path, e.errno))
-    if i > 300: break
 print('init: ' + ' '.join(sorted({errno.errorcode[e] for p, e in seen if p == '/proc/1/exe'})))
 ";
     let ran = arena.attack_python(&program(body)).await?;
@@ -239,7 +238,7 @@ print('init: ' + ' '.join(sorted({errno.errorcode[e] for p, e in seen if p == '/
 }
 
 /// Runs with a secret that the spy watches.
-const SPIED_RUNS: usize = 200;
+const SPIED_RUNS: usize = 500;
 
 /// Seizes each new process and reads its files in `/proc` before it becomes the command. Whatever it gets hold of must
 /// be a process that has executed a program of the sandbox: nothing of the daemon's, no descriptor of the host's.

@@ -156,13 +156,16 @@ fn record(daemon: &Daemon, id: &str) -> PathBuf {
         .join("record.json")
 }
 
+/// Makes a record's text into something else.
+type Damage = fn(&str) -> Vec<u8>;
+
 /// A sandbox whose record is damaged is listed with the reason, its data are not overwritten, it can be deleted, and
 /// the others do not notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_record_is_listed_and_deletable() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let fine = daemon.api().room("fine").await?;
-    let damages: [(&str, fn(&str) -> Vec<u8>); 6] = [
+    let damages: [(&str, Damage); 6] = [
         ("empty", |_| Vec::new()),
         ("flipped", |text| {
             text.replacen("flipped", "flippfd", 1).into_bytes()
@@ -264,55 +267,31 @@ async fn images_are_one_by_content_and_kept_while_in_use() -> Result<()> {
         second.digest
     );
     ensure!(second.names == ["first", "second"], "{:?}", second.names);
-    let list = || async {
-        anyhow::Ok(
-            api.images()
-                .list(pb::ListImagesRequest {})
-                .await?
-                .into_inner()
-                .images,
-        )
-    };
-    ensure!(list().await?.len() == 1);
+    ensure!(api.list_images().await?.len() == 1);
     let request = pb::AcquireRequest {
         name: "user".into(),
         image: "first".into(),
         ..Default::default()
     };
     let room = api.acquire(request).await?;
-    ensure!(list().await?[0].sandboxes == 1);
-    let remove = |image: &str| pb::RemoveImageRequest {
-        image: image.into(),
-    };
-    let removed = api
-        .images()
-        .remove(remove("first"))
-        .await?
-        .into_inner()
-        .removed;
-    ensure!(!removed, "the second name keeps the image");
-    refused(
-        api.images().remove(remove("second")).await,
-        Code::FailedPrecondition,
-        "an image in use",
-    )?;
-    refused(
-        api.images().remove(remove(&first.digest)).await,
-        Code::FailedPrecondition,
-        "a digest in use",
-    )?;
+    ensure!(api.list_images().await?[0].sandboxes == 1);
+    ensure!(
+        !api.remove_image("first").await?,
+        "the second name keeps the image"
+    );
+    for in_use in ["second", &first.digest] {
+        refused(
+            api.remove_image(in_use).await,
+            Code::FailedPrecondition,
+            "an image in use",
+        )?;
+    }
     room.run("true").await?.exited(0)?;
     room.delete().await?;
-    ensure!(
-        api.images()
-            .remove(remove("second"))
-            .await?
-            .into_inner()
-            .removed
-    );
-    ensure!(list().await?.is_empty());
+    ensure!(api.remove_image("second").await?);
+    ensure!(api.list_images().await?.is_empty());
     refused(
-        api.images().remove(remove("second")).await,
+        api.remove_image("second").await,
         Code::NotFound,
         "an image that is gone",
     )?;
