@@ -37,9 +37,10 @@ build: ## build the daemon and the command, for development
 	@scripts/deps.sh build
 	$(CARGO) build --workspace --bins
 
+# All of the workspace, here and above: a subset would have other features of shared crates, and compile them anew.
 release: ## build the daemon and the command, optimised
 	@scripts/deps.sh build
-	$(CARGO) build --release -p lodged -p lodge-client
+	$(CARGO) build --release --workspace --bins
 
 lint: nextest ## formatting, clippy, direction of the dependencies, licences
 	@scripts/deps.sh build
@@ -72,7 +73,6 @@ demo: build ## real commands in a real sandbox, from nothing; needs root
 bench: release ## speed against posix_spawn, docker and runc; needs root; ROWS="..." SAMPLES=n
 	@$(call need_root,it makes sandboxes)
 	@scripts/base-image.sh base target/release/lodge
-	$(CARGO) build --release -p lodge-tests --bin bench
 	target/release/bench --samples $(SAMPLES) $(ROWS)
 
 bench-peers: ## install and start docker, containerd and runc for the bench; needs root
