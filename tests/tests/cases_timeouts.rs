@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::api::refused;
 use lodge_tests::arena::no_timeout;
@@ -12,6 +12,8 @@ use tonic::Code;
 
 /// From SIGTERM to the kill of the leaf.
 const GRACE: Duration = Duration::from_secs(2);
+/// A run that is not ended would keep the test waiting for as long as it likes.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// What a busy machine may add.
 const SLACK: Duration = Duration::from_millis(1500);
 
@@ -50,10 +52,12 @@ async fn case_a1_server_tree_ends_and_frees_its_port() -> Result<()> {
 async fn escapes_no_timeout(script: &str) -> Result<()> {
     let daemon = Daemon::new().await?;
     let room = daemon.api().room("a2").await?;
-    let ran = room
+    let command = room
         .run(format!("echo begun; {script}"))
-        .timeout(seconds(1))
-        .await?;
+        .timeout(seconds(1));
+    let ran = tokio::time::timeout(ANSWER_WITHIN, command.send())
+        .await
+        .context("no answer")??;
     ran.timed_out()?;
     ensure!(
         ran.text() == "begun\n",
