@@ -92,7 +92,10 @@ fn spawn_at_once(count: usize, null: &File) -> Result<Vec<Duration>> {
         }
     }
     while times.len() < count {
-        ensure!(reap(WaitPidFlag::empty())?, "fewer children than were spawned");
+        ensure!(
+            reap(WaitPidFlag::empty())?,
+            "fewer children than were spawned"
+        );
         times.push(started.elapsed());
     }
     Ok(times)
