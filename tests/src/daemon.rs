@@ -81,7 +81,7 @@ impl Daemon {
         };
         let slot = Slot::take()?;
         let images_dir = images_dir.unwrap_or_else(|| slot.state().join("images"));
-        let config_file = slot.home().join("lodged.toml");
+        let config_file = slot.config_file();
         fs::write(
             &config_file,
             config_text(&slot, &images_dir, &options.config),

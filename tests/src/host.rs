@@ -54,6 +54,26 @@ pub fn kill_uids(start: u32, count: u32) -> Result<()> {
     })
 }
 
+/// Kills every process that has `argument` on its command line: a path of a slot, which no one else names.
+pub fn kill_by_argument(argument: &Path) -> Result<()> {
+    let argument = argument.as_os_str().as_encoded_bytes();
+    until_blocking("the slot's daemon is gone", REAPED_WITHIN, || {
+        let mut left = false;
+        for pid in pids()?
+            .into_iter()
+            .filter(|p| *p != std::process::id().cast_signed())
+        {
+            // Empty for a zombie, which is none of ours to reap.
+            let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if cmdline.split(|b| *b == 0).any(|a| a == argument) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                left = true;
+            }
+        }
+        Ok((!left).then_some(()))
+    })
+}
+
 /// Value of a field of `/proc/<pid>/status`.
 pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status

@@ -97,6 +97,7 @@ impl Slot {
 
     /// Removes everything that carries this slot's number: processes, cgroups, mounts, directories.
     fn sweep(&self) -> Result<()> {
+        host::kill_by_argument(&self.config_file())?;
         cgroup::remove(&self.cgroup())?;
         host::kill_uids(self.uid_start(), UID_BLOCKS * UID_BLOCK)?;
         let mut dirs = vec![self.home.clone(), self.state.clone()];
@@ -118,6 +119,11 @@ impl Slot {
     /// Directory for sockets and small files of the test.
     pub fn home(&self) -> &Path {
         &self.home
+    }
+
+    /// The daemon's configuration. Its path is on the daemon's command line, and so tells whose it is.
+    pub fn config_file(&self) -> PathBuf {
+        self.home.join("lodged.toml")
     }
 
     /// Directory for what is large: state and images.
