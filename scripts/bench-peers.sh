@@ -11,6 +11,8 @@ readonly DIR=${LODGE_PEERS_DIR:-$HERE/target/bench/peers}
 # A unix socket's path may not exceed 107 bytes, whatever the checkout's depth.
 readonly LOGS=$HERE/target/bench
 readonly RUN=${LODGE_PEERS_RUN:-/run/lodge-bench-peers}
+# Parent of the containers' groups, so that a stop can take away what is its own.
+readonly CGROUP=lodge-bench-peers
 readonly START_TRIES=300 # of 0.1 s
 
 say() { printf 'bench-peers: %s\n' "$*" >&2; }
@@ -71,7 +73,7 @@ start_peers() {
     dockerd --config-file "$DIR/daemon.json" --data-root "$DIR/docker" --exec-root "$RUN/docker" \
       --pidfile "$RUN/docker.pid" --host "unix://$RUN/docker.sock" --containerd "$RUN/containerd.sock" \
       --bridge=none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
-      --storage-driver overlay2 >"$LOGS/dockerd.log" 2>&1 &
+      --cgroup-parent "$CGROUP" --storage-driver overlay2 >"$LOGS/dockerd.log" 2>&1 &
     wait_for dockerd ping_docker
   fi
   say "docker listens at $RUN/docker.sock"
@@ -97,6 +99,7 @@ stop_peers() {
   # dockerd leaves its namespace mount behind.
   grep -o "$RUN[^ ]*" /proc/mounts | sort -r | xargs -r -n1 umount 2>/dev/null || true
   grep -o "$DIR[^ ]*" /proc/mounts | sort -r | xargs -r -n1 umount 2>/dev/null || true
+  find /sys/fs/cgroup -depth -type d -path "*/$CGROUP*" -exec rmdir {} + 2>/dev/null || true
   rm -rf "$RUN" "$DIR"
 }
 

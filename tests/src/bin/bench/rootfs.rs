@@ -25,8 +25,13 @@ impl Rootfs {
         let target = binary::target_dir()?;
         let archive = target.join("images/base.tar");
         let key = digest(&archive)?;
-        let dir = target.join("bench/rootfs").join(&key);
+        let all = target.join("bench/rootfs");
+        let dir = all.join(&key);
         if !dir.exists() {
+            // Of an earlier image, or of an interrupted start.
+            if all.exists() {
+                fs::remove_dir_all(&all).with_context(|| format!("remove {}", all.display()))?;
+            }
             let part = dir.with_extension("part");
             fs::create_dir_all(&part).with_context(|| format!("create {}", part.display()))?;
             let status = Command::new("tar")
