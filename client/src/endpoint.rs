@@ -21,6 +21,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
 /// Bytes in flight per stream; enough to keep a local pipe full.
 const STREAM_WINDOW: u32 = 1 << 20;
+/// Largest HTTP/2 frame that the daemon may send: a chunk of output in one piece, instead of the protocol's 16 KiB.
+const FRAME_MAX: u32 = 128 << 10;
 /// Bytes in flight per connection: 64 streams whose readers have stopped do not hold up the others.
 const CONNECTION_WINDOW: u32 = 64 << 20;
 
@@ -75,6 +77,7 @@ fn tuned(endpoint: Endpoint) -> Endpoint {
         .keep_alive_timeout(PING_DEADLINE)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME_MAX)
 }
 
 #[cfg(unix)]

@@ -5,7 +5,7 @@
 //! `spool`, the only writers. File work blocks: those methods say so and belong on a blocking thread.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::Whence;
+use rustix::io::{ReadWriteFlags, preadv2};
 use tokio::sync::{Notify, Semaphore};
 
 mod follower;
@@ -179,11 +180,24 @@ impl StreamLog {
                 Err(piece) => return Ok(piece),
             }
         };
+        if let Some(piece) = self.read_cached(offset, want) {
+            return Ok(piece);
+        }
         let _turn = READS.acquire().await.map_err(io::Error::other)?;
         let log = Arc::clone(self);
         tokio::task::spawn_blocking(move || log.read_blocking(offset, want))
             .await
             .map_err(|_| io::Error::other("the reading thread was ended"))?
+    }
+
+    /// Reads `want` bytes that are in the page cache, as what was just written is, without waiting for a disk. `None` if they are
+    /// not all there, or if the file is closed already.
+    fn read_cached(&self, offset: u64, want: usize) -> Option<Piece> {
+        let file = self.lock().file.clone()?;
+        let mut bytes = vec![0; want];
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        let read = preadv2(&file, into, offset, ReadWriteFlags::NOWAIT);
+        (read.ok()? == want).then(|| self.still_there(offset, bytes))
     }
 
     /// Reads exactly `want` bytes that [`State::piece_at`] found. Blocks.
@@ -194,15 +208,19 @@ impl StreamLog {
         };
         let mut bytes = vec![0; want];
         file.read_exact_at(&mut bytes, offset)?;
-        // The hole may have come while we read; then what we have may be its zeros.
-        match self.lock().piece_at(offset, want) {
-            Err(gap) => Ok(gap),
+        Ok(self.still_there(offset, bytes))
+    }
+
+    /// What was read, less what a hole has taken meanwhile: there it may be the hole's zeros.
+    fn still_there(&self, offset: u64, mut bytes: Vec<u8>) -> Piece {
+        match self.lock().piece_at(offset, bytes.len()) {
+            Err(gap) => gap,
             Ok(still) => {
                 bytes.truncate(still);
-                Ok(Piece::Data {
+                Piece::Data {
                     offset,
                     bytes: bytes.into(),
-                })
+                }
             }
         }
     }

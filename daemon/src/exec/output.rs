@@ -20,11 +20,15 @@ use tokio::sync::{Notify, Semaphore, SetOnce};
 
 use super::log::StreamLog;
 use super::spool::Spool;
+use crate::reactor;
 
 /// Most bytes of one splice, and the size to which a busy pipe is enlarged.
 pub(super) const PIPE_LARGE: usize = 1 << 20;
-/// A pipe's size as the kernel makes it. A splice that moves this much found it full.
-const PIPE_DEFAULT: usize = 64 << 10;
+/// A pipe's size as the kernel makes it. A burst that has moved this much is of a stream in full flow.
+const PIPE_DEFAULT: u64 = 64 << 10;
+/// How long a burst of a stream in full flow waits for more, in milliseconds: a way over the reactor and to another
+/// thread takes longer than the writer takes to fill the pipe again.
+const FLOW_WAIT_MS: u8 = 1;
 
 /// Where a stream's bytes go.
 pub(super) enum Sink {
@@ -58,7 +62,15 @@ pub(super) struct Pump {
     pipe: Arc<AsyncFd<OwnedFd>>,
     log: Arc<StreamLog>,
     sink: Option<Sink>,
+    size: PipeSize,
     control: Arc<Control>,
+}
+
+/// Whether the pipe was enlarged already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PipeSize {
+    Default,
+    Large,
 }
 
 /// What the run's task tells a pump, and hears from it.
@@ -104,9 +116,11 @@ impl Pump {
     /// A pump for the read end of a command's pipe. Needs the runtime's reactor.
     pub(super) fn new(pipe: OwnedFd, log: Arc<StreamLog>, sink: Sink) -> io::Result<Self> {
         Ok(Self {
-            pipe: Arc::new(watch(pipe)?),
+            // tokio's own pipe type cannot be told that a splice found it empty.
+            pipe: Arc::new(reactor::register(pipe, Interest::READABLE)?),
             log,
             sink: Some(sink),
+            size: PipeSize::Default,
             control: Arc::default(),
         })
     }
@@ -188,12 +202,14 @@ impl Pump {
         let _turn = BURSTS.acquire().await.map_err(io::Error::other)?;
         let mut sink = self.sink.take().expect("a burst puts the sink back");
         let pipe = Arc::clone(&self.pipe);
+        let mut size = self.size;
         let task = tokio::task::spawn_blocking(move || {
-            let stopped = sink.burst(&pipe, budget);
-            (sink, stopped)
+            let stopped = sink.burst(&pipe, budget, &mut size);
+            (sink, size, stopped)
         });
-        let (sink, stopped) = task.await.map_err(io::Error::other)?;
+        let (sink, size, stopped) = task.await.map_err(io::Error::other)?;
         self.sink = Some(sink);
+        self.size = size;
         Ok(stopped?)
     }
 
@@ -210,8 +226,14 @@ impl Pump {
 }
 
 impl Sink {
-    /// Moves bytes until the pipe is empty or closed or `budget` bytes were moved. Blocks, but never on the pipe.
-    fn burst(&mut self, pipe: &AsyncFd<OwnedFd>, budget: u64) -> nix::Result<Stopped> {
+    /// Moves bytes until the pipe is empty or closed or `budget` bytes were moved. Blocks, but not on the pipe for more
+    /// than [`FLOW_WAIT_MS`].
+    fn burst(
+        &mut self,
+        pipe: &AsyncFd<OwnedFd>,
+        budget: u64,
+        size: &mut PipeSize,
+    ) -> nix::Result<Stopped> {
         let mut left = budget;
         while left > 0 {
             let want = usize::try_from(left).unwrap_or(usize::MAX).min(PIPE_LARGE);
@@ -222,9 +244,13 @@ impl Sink {
             match moved {
                 Ok(0) => return Ok(Stopped::Closed),
                 Ok(count) => {
-                    enlarge_if_full(pipe.get_ref(), count);
                     left = left.saturating_sub(count as u64);
+                    if budget - left >= PIPE_DEFAULT && *size == PipeSize::Default {
+                        enlarge(pipe.get_ref());
+                        *size = PipeSize::Large;
+                    }
                 }
+                Err(Errno::EAGAIN) if budget - left >= PIPE_DEFAULT && flows_on(pipe) => {}
                 Err(Errno::EAGAIN) => return Ok(Stopped::Empty),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
@@ -279,20 +305,15 @@ static DISCARD: LazyLock<File> = LazyLock::new(|| {
         .expect("a host has /dev/null, opened for write by anyone")
 });
 
-fn enlarge_if_full(pipe: &OwnedFd, count: usize) {
-    if count == PIPE_DEFAULT {
-        // If the kernel will not, the pipe stays as it is; it works all the same.
-        let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(1 << 20));
-    }
+fn enlarge(pipe: &OwnedFd) {
+    // If the kernel will not, the pipe stays as it is; it works all the same.
+    let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(1 << 20));
 }
 
-/// Watches the read end of a pipe on the reactor. tokio's own pipe type cannot be told that a splice found it empty.
-#[expect(
-    deprecated,
-    reason = "its successor is unsafe for descriptors that may change; an OwnedFd cannot"
-)]
-fn watch(pipe: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(pipe, Interest::READABLE)
+/// Whether more comes within [`FLOW_WAIT_MS`], or the pipe is closed.
+fn flows_on(pipe: &AsyncFd<OwnedFd>) -> bool {
+    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut fds, FLOW_WAIT_MS), Ok(ready) if ready > 0)
 }
 
 /// Whether a pipe has bytes, or writers. A readable event says neither for sure.

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// Most bytes of one event.
 pub const CHUNK_MAX_BYTES: usize = 64 << 10;
 /// Bytes read from the log at once: few enough for many slow readers, enough that threads are not the cost.
-const BATCH_BYTES: usize = 128 << 10;
+const BATCH_BYTES: usize = 256 << 10;
 
 /// What happened next.
 #[derive(Debug, Clone, PartialEq, Eq)]

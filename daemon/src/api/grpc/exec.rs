@@ -1,13 +1,15 @@
 //! `lodge.v1.ExecService`: translates, and decides nothing.
 
+use std::pin::Pin;
+
+use futures_core::Stream;
 use lodge_proto::v1 as wire;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::sandbox::sandbox_ref;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::log::Piece;
-use crate::exec::{RawRunSpec, Run, Started, Stream, ps};
+use crate::exec::{self, RawRunSpec, Run, Started, ps};
 use crate::sandbox::SandboxRef;
 use crate::sandbox::id::{RunId, Tenant};
 use crate::service::Service;
@@ -66,7 +68,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         Ok(Response::new(messages::response(&result, output)))
     }
 
-    type StartStream = ReceiverStream<Result<wire::RunEvent, Status>>;
+    type StartStream = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
 
     async fn start(
         &self,
@@ -76,7 +78,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         let call = messages::start_from(requests.message().await?)?;
         let started = self.launch(&call.sandbox, call.raw).await?;
         let events = session::serve(started, requests, call.on_disconnect);
-        Ok(Response::new(ReceiverStream::new(events)))
+        Ok(Response::new(Box::pin(events)))
     }
 
     async fn read_log(
@@ -132,7 +134,7 @@ fn read_limit(asked: u32) -> Result<usize> {
 /// Reads at `offset`, or after the gap that is there.
 async fn read_log(
     run: &Run,
-    stream: Stream,
+    stream: exec::Stream,
     offset: u64,
     limit: usize,
 ) -> Result<wire::ReadLogResponse> {

@@ -1,7 +1,8 @@
 //! The stream of a `Start`: events out, standard input in, and what the caller's departure means.
 
+use futures_util::stream::{Stream, StreamExt as _, unfold};
 use lodge_proto::v1 as wire;
-use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Status, Streaming};
 
 use super::messages::{self, Input};
@@ -10,9 +11,6 @@ use crate::exec::Started;
 use crate::exec::run::Run;
 use crate::exec::stdin::{StdinPipe, Taken};
 use crate::exec::stream::{Event, Events};
-
-/// Events that wait for the connection. Each has up to 64 KiB; beyond that the log is where output waits.
-const EVENTS_WAITING: usize = 2;
 
 /// What becomes of a run whose caller goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,49 +43,70 @@ impl Drop for Departure {
     }
 }
 
-type Outgoing = mpsc::Sender<Result<wire::RunEvent, Status>>;
-
-/// Serves a started run; the events come out of the receiver.
+/// The events of a started run, for the connection to take.
+///
+/// They are made when the connection asks for them, by the task that sends them: a queue between two tasks would cost
+/// a switch for each event, and hold output that is better left in the log.
 pub(super) fn serve(
     started: Started,
     requests: Streaming<wire::StartRequest>,
     on_disconnect: OnDisconnect,
-) -> mpsc::Receiver<Result<wire::RunEvent, Status>> {
-    let (sender, receiver) = mpsc::channel(EVENTS_WAITING);
+) -> impl Stream<Item = Result<wire::RunEvent, Status>> + Send + 'static {
     let Started { run, stdin } = started;
-    // Before anything else: what the run writes from now on waits for this reader.
-    let events = Events::of(run.clone());
-    let caller = Departure::watch(run.clone(), on_disconnect);
-    tokio::spawn(async move {
-        let told = tokio::select! {
-            told = tell(&run, events, &sender) => told,
-            Err(fault) = listen(requests, stdin) => Err(Some(fault)),
-        };
-        match told {
-            Ok(()) => caller.stayed(),
-            // Nobody may be there to hear it.
-            Err(Some(fault)) => drop(sender.send(Err(fault)).await),
-            Err(None) => {}
-        }
-    });
-    receiver
+    let session = Session {
+        // Before anything else: what the run writes from now on waits for this reader.
+        events: Events::of(run.clone()),
+        caller: Departure::watch(run.clone(), on_disconnect),
+        // A task of its own: a caller who does not read yet may write.
+        input: Some(AbortOnDropHandle::new(tokio::spawn(listen(
+            requests, stdin,
+        )))),
+    };
+    let begin = tokio_stream::once(Ok(messages::started(run.id())));
+    begin.chain(unfold(Some(session), async |session| session?.next().await))
 }
 
-/// Tells everything up to the end. An error without a status means that nobody listens any more.
-async fn tell(run: &Run, mut events: Events, sender: &Outgoing) -> Result<(), Option<Status>> {
-    let send = async |event| sender.send(Ok(event)).await.map_err(|_| None);
-    send(messages::started(run.id())).await?;
-    loop {
-        let event = tokio::select! {
-            event = events.next() => event.map_err(|error| Some(error.into()))?,
-            () = sender.closed() => return Err(None),
-        };
-        let last = matches!(event, Event::Exited(_));
-        send(messages::event(event)).await?;
-        if last {
-            return Ok(());
+/// A stream that goes on. Dropping it is the caller's departure.
+struct Session {
+    events: Events,
+    caller: Departure,
+    /// `None` once the caller has said all.
+    input: Option<AbortOnDropHandle<Result<(), Status>>>,
+}
+
+impl Session {
+    /// The next event, and the session if there may be more.
+    async fn next(mut self) -> Option<(Result<wire::RunEvent, Status>, Option<Self>)> {
+        loop {
+            let event = tokio::select! {
+                biased;
+                fault = said(&mut self.input) => match fault {
+                    Ok(()) => continue,
+                    Err(fault) => return Some((Err(fault), None)),
+                },
+                event = self.events.next() => event,
+            };
+            return match event {
+                Ok(event @ Event::Exited(_)) => {
+                    self.caller.stayed();
+                    Some((Ok(messages::event(event)), None))
+                }
+                Ok(event) => Some((Ok(messages::event(event)), Some(self))),
+                Err(error) => Some((Err(error.into()), None)),
+            };
         }
     }
+}
+
+/// Waits until the caller has said all or broken the rules; for ever if that was told already.
+async fn said(input: &mut Option<AbortOnDropHandle<Result<(), Status>>>) -> Result<(), Status> {
+    let Some(listening) = input else {
+        return std::future::pending().await;
+    };
+    let said = listening.await;
+    *input = None;
+    // It is aborted with the session only, and a panic in it must not end the output.
+    said.unwrap_or(Ok(()))
 }
 
 /// Passes standard input on until the caller ends it. Ends with an error if the caller breaks the rules, or goes.
