@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::binary;
 use crate::image;
 use crate::notify::Notify;
-use crate::slot::{Slot, UID_BLOCKS};
+use crate::slot::{Slot, UID_BLOCKS, require_root};
 use crate::wait::until_blocking;
 
 /// A daemon has drained and gone within this time of SIGTERM.
@@ -74,6 +74,7 @@ impl Daemon {
 
     /// Starts one.
     pub async fn start(options: Options) -> Result<Self> {
+        require_root()?;
         let images_dir = match &options.images {
             Images::Base => Some(Box::pin(image::shared_dir()).await?),
             Images::Own => None,

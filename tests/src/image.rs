@@ -28,10 +28,12 @@ pub async fn shared_dir() -> Result<PathBuf> {
         "{} is missing: run `make image` first",
         archive.display()
     );
-    let dir = target.join("test-images");
+    // Store and stamp go together: whoever removes the directory removes both.
+    let home = target.join("test-images");
+    let dir = home.join("store");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-    let _lock = lock(&target.join("test-images.lock")).await?;
-    let stamp = target.join("test-images.stamp");
+    let _lock = lock(&home.join("lock")).await?;
+    let stamp = home.join("stamp");
     let wanted = identity(&archive)?;
     if fs::read_to_string(&stamp).ok().as_deref() == Some(&wanted) {
         return Ok(dir);

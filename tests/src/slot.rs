@@ -36,12 +36,9 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Takes a free slot and sweeps it. Fails with a clear text if the test does not run as root.
+    /// Takes a free slot and sweeps it. Needs root.
     pub fn take() -> Result<Self> {
-        ensure!(
-            nix::unistd::geteuid().is_root(),
-            "Lodge's end-to-end tests need root: run them as root (sudo make test)"
-        );
+        require_root()?;
         for number in 0..SLOTS {
             if let Some(slot) = Self::try_take(number)? {
                 slot.sweep()
@@ -140,6 +137,15 @@ impl Slot {
     pub fn uid_start(&self) -> u32 {
         UID_START + self.number * UID_BLOCKS * UID_BLOCK
     }
+}
+
+/// Fails with a clear text if the test does not run as root.
+pub fn require_root() -> Result<()> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "Lodge's end-to-end tests need root: run them as root (sudo make test)"
+    );
+    Ok(())
 }
 
 impl Drop for Slot {
