@@ -336,3 +336,35 @@ fn every_row_has_a_test() -> Result<()> {
     }
     Ok(())
 }
+
+/// Every break in `tests/mutations` still fits the product, and its test exists: `make mutations` would find out late.
+#[test]
+fn every_mutation_fits_the_product() -> Result<()> {
+    let tests: String = sources("tests/tests")?.into_values().collect();
+    let mut count = 0;
+    for entry in fs::read_dir(root().join("tests/mutations"))?.flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|e| e != "toml") {
+            continue;
+        }
+        let mutation: toml::Table = fs::read_to_string(&path)?.parse()?;
+        let field = |key: &str| {
+            mutation
+                .get(key)
+                .and_then(toml::Value::as_str)
+                .context("a text")
+        };
+        let product = fs::read_to_string(root().join(field("file")?))?;
+        let found = product.matches(field("find")?).count();
+        ensure!(found == 1, "{} fits {found} times", path.display());
+        let test = field("test")?;
+        ensure!(
+            tests.contains(&format!("fn {test}(")),
+            "{}: no test {test}",
+            path.display()
+        );
+        count += 1;
+    }
+    ensure!(count >= 12, "only {count} mutations");
+    Ok(())
+}
