@@ -298,9 +298,10 @@ async fn sandboxes_are_managed() -> Result<()> {
             .contains("room")
     );
     let room = daemon.api().room("room").await?;
-    let live = room.run("sleep 3000").start().await?;
+    let mut live = room.run("echo up; exec sleep 3000").start().await?;
+    live.wait_for("up").await?;
     let ps = lodge(&daemon, &["ps", "-s", "room"]).await?;
-    ensure!(ps.exited(0)?.text().contains("sleep 3000"), "{}", ps.text());
+    ensure!(ps.exited(0)?.text().contains(&live.run_id), "{}", ps.text());
     let start = Instant::now();
     lodge(&daemon, &["kill", "-s", "room", &live.run_id])
         .await?
