@@ -93,6 +93,7 @@ async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let platform = assemble::platform(config, launcher.into_async()?)?;
+    let groups = platform.cgroup_parent.clone();
     let registry = Registry::open(platform).await?;
     let Listen::Unix(socket) = &config.listen;
     let listener = listen(socket, &config.socket_group)?;
@@ -108,6 +109,7 @@ async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {
     };
     grpc::serve(Lodge::new(registry), listener, stop).await?;
     remove_socket(socket);
+    groups.leave();
     Ok(())
 }
 

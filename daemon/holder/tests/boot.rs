@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lodge_holder::protocol::{self, Fds, MAX_PACKET};
-use lodge_kernel::cgroup::{Host, Limits, SandboxGroup};
+use lodge_kernel::cgroup::{Host, Limits, Parent, SandboxGroup};
 use lodge_kernel::sys::packet::Wait;
 use lodge_proto::holder::{
     ExecSpec, Exited, FdRole, FromHolder, Launch, Launched, Spawn, ToHolder, from_holder, to_holder,
@@ -38,10 +38,27 @@ const PROGRAMS: &[&str] = &[
 struct Room {
     _dir: tempfile::TempDir,
     group: SandboxGroup,
+    residue: Residue,
     daemon_end: OwnedFd,
     holder: i32,
     launcher: std::thread::JoinHandle<()>,
     runs: u32,
+}
+
+/// What a test leaves in the cgroup tree, gone also when it fails.
+struct Residue(Parent, String);
+
+impl Residue {
+    fn sweep(&self) {
+        self.0.discard(&self.1).unwrap();
+    }
+}
+
+impl Drop for Residue {
+    fn drop(&mut self) {
+        let _ = self.0.discard(&self.1);
+        self.0.leave();
+    }
 }
 
 /// Copies programs with their libraries into a directory that then serves as an image.
@@ -124,9 +141,13 @@ impl Room {
             pids: 64,
             cpu_millis: 1000,
         };
-        let parent = Host::detect().unwrap().parent("lodge-holder-test").unwrap();
-        let _ = parent.discard(name);
-        let group = parent.create(name, UID_BASE, &limits).unwrap();
+        let parent = Host::detect()
+            .unwrap()
+            .parent(&format!("lodge-holder-{name}"))
+            .unwrap();
+        let residue = Residue(parent, name.to_owned());
+        residue.sweep();
+        let group = residue.0.create(name, UID_BASE, &limits).unwrap();
         let flags = SockFlag::SOCK_CLOEXEC;
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
@@ -160,6 +181,7 @@ impl Room {
         Self {
             _dir: dir,
             group,
+            residue,
             daemon_end,
             holder: launched.pid,
             launcher,
@@ -233,6 +255,7 @@ impl Room {
         )
         .unwrap();
         self.group.remove().unwrap();
+        drop(self.residue);
         drop(self.daemon_end);
         self.launcher.join().unwrap();
     }

@@ -132,6 +132,16 @@ impl Parent {
         removal::remove(&self.trees, sandbox, removal::PATIENCE)
     }
 
+    /// Removes the parent's own groups where nothing is in them; those of live sandboxes stay. To be called when this daemon makes
+    /// no more: a host that Lodge has left shows no trace of it.
+    pub fn leave(&self) {
+        let v1 = self.trees.v1.iter().map(|(_, group)| group);
+        for group in v1.chain([&self.trees.v2]) {
+            // The kernel refuses for a group in use, which is all the check that is needed.
+            std::fs::remove_dir(group.path()).ok();
+        }
+    }
+
     /// Everything below the v2 group that `create` has made.
     fn fill(&self, name: &str, base_uid: u32) -> Result<()> {
         sandbox::fill_v2(&self.trees.v2.child(name)?, base_uid)?;

@@ -1,6 +1,9 @@
 //! The only unsafe code of Lodge: thin wrappers, one system call each, owned descriptors in and out, no policy.
 
-#![allow(unsafe_code, reason = "system calls that no safe crate wraps; everywhere else unsafe is denied")]
+#![allow(
+    unsafe_code,
+    reason = "system calls that no safe crate wraps; everywhere else unsafe is denied"
+)]
 
 pub mod capability;
 pub mod clone;
