@@ -189,20 +189,27 @@ impl Member {
 /// The entry's name if it has a shape that archives of layers have.
 fn member_name(entry: &Entry) -> Option<&str> {
     let name = std::str::from_utf8(entry.path.as_bytes()).ok()?;
-    let (first, rest) = name.split_once('/').unwrap_or((name, ""));
-    let is_hex = |text: &str| Digest::from_hex(text).is_some();
-    let known = match first {
-        "manifest.json" | "index.json" | "oci-layout" | "repositories" => rest.is_empty(),
-        "blobs" => {
-            matches!(rest, "" | "sha256") || rest.strip_prefix("sha256/").is_some_and(is_hex)
-        }
-        _ if is_hex(first) => matches!(rest, "" | "VERSION" | "json" | "layer.tar"),
-        _ => first
-            .strip_suffix(".json")
-            .or(first.strip_suffix(".tar"))
-            .is_some_and(is_hex),
+    if matches!(entry.kind, Kind::Directory) {
+        return Some(name);
+    }
+    let known = match name.split_once('/') {
+        None => is_member_of_the_top(name),
+        Some(("blobs", blob)) => blob
+            .strip_prefix("sha256/")
+            .is_some_and(|hex| Digest::from_hex(hex).is_some()),
+        // One directory a layer, as `docker save` had it before version 25.
+        Some((_, rest)) => matches!(rest, "VERSION" | "json" | "layer.tar"),
     };
     known.then_some(name)
+}
+
+/// Whether a file beside the manifest has a name that some tool gives there: Docker and Podman name layers and configs by digest,
+/// others as they please.
+fn is_member_of_the_top(name: &str) -> bool {
+    let suffixes = [".json", ".tar", ".tar.gz", ".tgz"];
+    matches!(name, "oci-layout" | "repositories")
+        || name.starts_with("sha256:")
+        || suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 
 /// The target of `../<id>/layer.tar` beside `name`; anything else leads nowhere and is found missing.

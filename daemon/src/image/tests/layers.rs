@@ -137,6 +137,27 @@ fn an_overlay_of_the_layers_hides_what_they_say() {
     assert_eq!(overlay_listing(&image, mountpoint.path()), expected);
 }
 
+/// Tools other than Docker name members as they please; compressed layers are theirs, too.
+#[test]
+fn layers_may_have_any_name() {
+    let arena = Arena::new();
+    let layers = two_layers();
+    let digest = arena
+        .import(&saved(&layers, &config(&layers)).finish())
+        .expect("saved by docker")
+        .digest;
+    let names = ["layer0/layer.tar", "second.tar.gz"];
+    let manifest = json!([{"Config": "sha256:config", "Layers": names}]);
+    let archive = Archive::default()
+        .dir("layer0")
+        .file(names[0], &layers[0])
+        .file(names[1], gzip(&layers[1]))
+        .file("sha256:config", config(&layers).to_string())
+        .file("manifest.json", manifest.to_string())
+        .finish();
+    assert_eq!(arena.import(&archive).expect("imported").digest, digest);
+}
+
 #[test]
 fn the_config_is_taken_over() {
     let arena = Arena::new();
