@@ -28,22 +28,22 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install the packages that building and testing need
-	@scripts/deps.sh build image python
+	@.ci/deps.sh build image python
 
 nextest:
 	@cargo nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
 
 build: ## build the daemon and the command, for development
-	@scripts/deps.sh build
+	@.ci/deps.sh build
 	$(CARGO) build --workspace --bins
 
 # All of the workspace, here and above: a subset would have other features of shared crates, and compile them anew.
 release: ## build the daemon and the command, optimised
-	@scripts/deps.sh build
+	@.ci/deps.sh build
 	$(CARGO) build --release --workspace --bins
 
 lint: nextest ## formatting, clippy, direction of the dependencies, licences
-	@scripts/deps.sh build
+	@.ci/deps.sh build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) nextest run -p lodge-tests -E 'binary(architecture)'
@@ -52,48 +52,48 @@ lint: nextest ## formatting, clippy, direction of the dependencies, licences
 
 test: deps nextest build ## all tests; needs root
 	@$(call need_root,it makes namespaces, cgroups and mounts)
-	@scripts/base-image.sh base target/debug/lodge
+	@images/build.sh base target/debug/lodge
 	$(CARGO) test --workspace --doc
 	$(CARGO) nextest run --workspace
 
 mutations: deps nextest build ## break the product line by line and see that a test turns red; needs root
 	@$(call need_root,its tests make sandboxes)
-	@scripts/base-image.sh base target/debug/lodge
+	@images/build.sh base target/debug/lodge
 	tests/mutations/check.sh
 
 doc: ## API documentation in target/doc
-	@scripts/deps.sh build
+	@.ci/deps.sh build
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 demo: build ## real commands in a real sandbox, from nothing; needs root
 	@$(call need_root,it starts the daemon)
-	@scripts/base-image.sh base target/debug/lodge
-	@scripts/demo.sh target/debug
+	@images/build.sh base target/debug/lodge
+	@client/examples/demo.sh target/debug
 
 bench: release ## speed against posix_spawn, docker and runc; needs root; ROWS="..." SAMPLES=n
 	@$(call need_root,it makes sandboxes)
-	@scripts/base-image.sh base target/release/lodge
+	@images/build.sh base target/release/lodge
 	target/release/bench --samples $(SAMPLES) $(ROWS)
 
 bench-peers: ## install and start docker, containerd and runc for the bench; needs root
 	@$(call need_root,it installs packages and starts daemons)
-	@scripts/bench-peers.sh start
+	@tests/bench-peers.sh start
 
 bench-peers-stop: ## stop what bench-peers started; needs root
 	@$(call need_root,it ends daemons of root)
-	@scripts/bench-peers.sh stop
+	@tests/bench-peers.sh stop
 
 image: build ## build the archives of IMAGES (base) under target/images; needs root
 	@$(call need_root,files of an image have owners)
-	@for image in $(IMAGES); do scripts/base-image.sh $$image target/debug/lodge; \
+	@for image in $(IMAGES); do images/build.sh $$image target/debug/lodge; \
 	  echo "target/images/$$image.tar is ready: lodge image import target/images/$$image.tar --name $$image"; done
 
 install: release ## binaries, unit and example configuration, under DESTDIR and PREFIX
 	install -D -m 0755 -t "$(BINDIR)" target/release/lodged target/release/lodge
 	install -d "$(UNITDIR)"
-	sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/lodged.service >"$(UNITDIR)/lodged.service"
-	install -D -m 0644 packaging/lodge.sysusers "$(SYSUSERDIR)/lodge.conf"
-	install -D -m 0644 packaging/lodged.toml "$(CONFDIR)/lodged.toml.example"
+	sed 's|@BINDIR@|$(PREFIX)/bin|' daemon/packaging/lodged.service >"$(UNITDIR)/lodged.service"
+	install -D -m 0644 daemon/packaging/lodge.sysusers "$(SYSUSERDIR)/lodge.conf"
+	install -D -m 0644 daemon/packaging/lodged.toml "$(CONFDIR)/lodged.toml.example"
 
 clean: ## remove everything that was built
 	$(CARGO) clean

@@ -6,7 +6,7 @@
 # usage: demo.sh BINARIES   (the directory with lodged and lodge)
 set -euo pipefail
 
-readonly HERE=$(cd "$(dirname "$0")/.." && pwd)
+readonly HERE=$(cd "$(dirname "$0")/../.." && pwd)
 readonly BINARIES=$(cd "$1" && pwd)
 readonly PARENT=lodge-demo-$$
 readonly READY_TRIES=200 # of 0.1 s

@@ -32,7 +32,7 @@ install_peers() {
     chmod 0755 "$policy"
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT
   fi
-  "$HERE/scripts/deps.sh" bench-peers
+  "$HERE/.ci/deps.sh" bench-peers
 }
 
 alive() {

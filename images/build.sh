@@ -2,7 +2,7 @@
 # Builds an image's archive with `lodge image build`, once per state of its recipe.
 # Does not import it: a daemon's image store is not touched.
 #
-# usage: base-image.sh NAME LODGE   (NAME is a folder of images/, LODGE the command's path)
+# usage: build.sh NAME LODGE   (NAME is a folder of images/, LODGE the command's path)
 set -euo pipefail
 
 readonly HERE=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,7 +20,7 @@ if [ "$(id -u)" -ne 0 ]; then
   echo "image: building $NAME needs root (file owners, device-free chroot): run it as root" >&2
   exit 1
 fi
-"$HERE/scripts/deps.sh" image
+"$HERE/.ci/deps.sh" image
 mkdir -p "$(dirname "$OUT")"
 echo "image: building $NAME from images/$NAME (some minutes, once)" >&2
 # Written beside and renamed, so that an interrupted build leaves no half archive.
