@@ -38,7 +38,7 @@ const OVERLAY_OPTIONS: &[(&CStr, &CStr)] = &[
 /// The kernel's.
 pub fn overlay(lowers: &[&str], upper: &CStr, work: &CStr) -> nix::Result<OwnedFd> {
     let context = FsContext::open(c"overlay")?;
-    context.set(c"lowerdir", &text(lowers.join(":"))?)?;
+    set_lowers(&context, lowers)?;
     context.set(c"upperdir", upper)?;
     context.set(c"workdir", work)?;
     // Bookkeeping in user.overlay.*: trusted.* needs the host's root.
@@ -47,6 +47,20 @@ pub fn overlay(lowers: &[&str], upper: &CStr, work: &CStr) -> nix::Result<OwnedF
         context.set(key, value)?;
     }
     context.mount(attr::NODEV)
+}
+
+/// Longest value of an option, in bytes (fsconfig(2)).
+const OPTION_MAX: usize = 255;
+
+/// One option holds some sixty layers. More go one by one, which kernels before 6.5 do not know.
+fn set_lowers(context: &FsContext, lowers: &[&str]) -> nix::Result<()> {
+    let joined = lowers.join(":");
+    if joined.len() <= OPTION_MAX {
+        return context.set(c"lowerdir", &text(joined)?);
+    }
+    lowers
+        .iter()
+        .try_for_each(|lower| context.set(c"lowerdir+", &text((*lower).to_owned())?))
 }
 
 /// Copies the mount of directory `dir` as a detached, idmapped one: ids on disk 0..65,535 become those of `userns`.

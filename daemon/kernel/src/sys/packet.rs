@@ -1,15 +1,20 @@
 //! Packets with file descriptors over SOCK_SEQPACKET unix sockets.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 
-/// Descriptors that one packet may carry. The kernel's own bound is 253 (SCM_MAX_FD).
-pub const MAX_FDS: usize = 64;
+/// Descriptors that one packet may carry: the kernel's own bound (SCM_MAX_FD).
+pub const MAX_FDS: usize = 253;
+
+/// Room for [`MAX_FDS`] descriptors.
+const CONTROL: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Whether a call may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,30 +28,25 @@ pub enum Wait {
 /// Sends one packet. Never raises SIGPIPE.
 ///
 /// # Errors
-/// EPIPE if the other end is gone, EAGAIN if its queue is full and `wait` is `No`, EMSGSIZE if the packet is too large.
+/// EPIPE if the other end is gone, EAGAIN if its queue is full and `wait` is `No`, EMSGSIZE if the packet is too large, E2BIG if it
+/// has more than [`MAX_FDS`] descriptors.
 pub fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
     wait: Wait,
 ) -> nix::Result<()> {
-    let raw: Vec<RawFd> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
-    let rights = [ControlMessage::ScmRights(&raw)];
-    let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
-    let mut flags = MsgFlags::MSG_NOSIGNAL;
-    if wait == Wait::No {
-        flags |= MsgFlags::MSG_DONTWAIT;
+    let mut space = [MaybeUninit::uninit(); CONTROL];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::E2BIG);
     }
+    let mut flags = SendFlags::NOSIGNAL;
+    flags.set(SendFlags::DONTWAIT, wait == Wait::No);
     loop {
-        match sendmsg::<()>(
-            socket.as_raw_fd(),
-            &[IoSlice::new(bytes)],
-            control,
-            flags,
-            None,
-        ) {
-            Err(Errno::EINTR) => {}
-            other => return other.map(drop),
+        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.map(drop).map_err(errno),
         }
     }
 }
@@ -54,41 +54,44 @@ pub fn send(
 /// Receives one packet into `buffer`; returns its length and its descriptors (close-on-exec). A length of zero is the end.
 ///
 /// # Errors
-/// EMSGSIZE if the packet was longer than `buffer` or carried more than [`MAX_FDS`]; what came with it is closed. EAGAIN if there is
-/// none and `wait` is `No`.
+/// EMSGSIZE if the packet was longer than `buffer`, or if this process had no room for its descriptors; what came with it is
+/// closed. EAGAIN if there is none and `wait` is `No`.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     wait: Wait,
 ) -> nix::Result<(usize, Vec<OwnedFd>)> {
-    let mut control = cmsg_space!([RawFd; MAX_FDS]);
-    let mut flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    if wait == Wait::No {
-        flags |= MsgFlags::MSG_DONTWAIT;
-    }
+    let mut space = [MaybeUninit::uninit(); CONTROL];
+    let mut flags = RecvFlags::CMSG_CLOEXEC;
+    flags.set(RecvFlags::DONTWAIT, wait == Wait::No);
     loop {
-        let mut slices = [IoSliceMut::new(buffer)];
-        let message =
-            match recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags) {
-                Err(Errno::EINTR) => continue,
-                other => other?,
-            };
-        let mut fds = Vec::new();
-        for item in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = item {
-                // SAFETY: the kernel has just installed these descriptors for this message; nothing else owns them.
-                fds.extend(
-                    raw.into_iter()
-                        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
-                );
-            }
-        }
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let message = match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other.map_err(errno)?,
+        };
+        // Owned at once: whatever is returned below, none is left open.
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|item| {
+                if let RecvAncillaryMessage::ScmRights(fds) = item {
+                    Some(fds)
+                } else {
+                    None
+                }
+            })
+            .flatten()
+            .collect();
         if message
             .flags
-            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC)
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
         {
             return Err(Errno::EMSGSIZE);
         }
         return Ok((message.bytes, fds));
     }
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
 }
