@@ -21,11 +21,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::write(out.join("lodge_v1.bin"), api.encode_to_vec())?;
     tonic_prost_build::configure()
         .bytes(".lodge.v1")
+        // Its `Debug` is by hand, without the value.
+        .skip_debug([".lodge.v1.EnvVar"])
         .build_server(std::env::var_os("CARGO_FEATURE_SERVER").is_some())
         .build_client(std::env::var_os("CARGO_FEATURE_CLIENT").is_some())
         .compile_fds(api)?;
 
     let holder = protox::compile(["holder/v1/holder.proto"], ["."])?;
-    prost_build::Config::new().compile_fds(holder)?;
+    prost_build::Config::new()
+        // Its `Debug` is by hand, without command and environment.
+        .skip_debug([".lodge.holder.v1.ExecSpec"])
+        .compile_fds(holder)?;
     Ok(())
 }

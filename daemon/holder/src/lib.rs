@@ -4,8 +4,8 @@
 //!
 //! Reading order:
 
-mod command;
-mod init; // PID 1 makes its sandbox: a table of named steps
-pub mod launcher; // the process that forks holders
 pub mod protocol; // packets and the descriptors that go with them
-mod serve; // PID 1 serves: runs, deadlines, exits // what happens between a run's fork and its exec
+pub mod launcher; // the process that forks holders
+mod init; // PID 1 makes its sandbox: a table of named steps
+mod serve; // PID 1 serves: runs, deadlines, exits
+mod command; // what happens between a run's fork and its exec

@@ -12,11 +12,12 @@ use lodge_holder::protocol::{self, Fds, MAX_PACKET};
 use lodge_kernel::cgroup::{Host, Limits, Parent, SandboxGroup};
 use lodge_kernel::sys::packet::Wait;
 use lodge_proto::holder::{
-    ExecSpec, Exited, FdRole, FromHolder, Launch, Launched, Spawn, ToHolder, from_holder, to_holder,
+    ExecSpec, Exited, FdRole, FromHolder, Hello, Launch, Launched, Spawn, ToHolder, from_holder,
+    to_holder,
 };
 use nix::fcntl::OFlag;
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket, socketpair,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket, socketpair,
 };
 use nix::sys::stat::Mode;
 use nix::unistd::pipe2;
@@ -126,6 +127,11 @@ fn launch_fds(group: &SandboxGroup, lower: &Path, layer: &Path) -> Fds {
 impl Room {
     /// Starts a launcher in a process of its own (the test program has threads) and a sandbox in it.
     fn make(name: &str) -> Self {
+        Self::make_with(name, 0)
+    }
+
+    /// The same, on top of so many more layers.
+    fn make_with(name: &str, more_layers: usize) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "this test makes sandboxes: run it as root"
@@ -159,10 +165,15 @@ impl Room {
         let (daemon_end, holder_end) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
         let mut fds = launch_fds(&group, &lower, &layer);
+        for n in 0..more_layers {
+            let lower = dir.path().join(format!("more{n}"));
+            fs::create_dir(&lower).unwrap();
+            fds.push(FdRole::Lower, directory(&lower));
+        }
         fds.push(FdRole::Listener, listener(&dir.path().join("holder.sock")));
         fds.push(FdRole::Connection, holder_end);
         let launch = Launch {
-            sandbox_id: name.into(),
+            request: 1,
             uid_base: UID_BASE,
             hostname: "room".into(),
             shm_bytes: 1 << 20,
@@ -309,5 +320,59 @@ fn a_sandbox_sees_only_itself() {
     assert!(output.contains("Read-only file system"), "{output}");
     let (_, output) = room.run("echo x >/new; cat /new /etc/hostname /dev/null; ls /", 5000);
     assert!(output.starts_with("x\nroom\n"), "{output}");
+    room.end();
+}
+
+/// An image of as many layers as an import takes.
+#[test]
+fn a_sandbox_of_a_hundred_and_twenty_seven_layers_is_made() {
+    let mut room = Room::make_with("layers", 126);
+    let (_, output) = room.run("echo made", 5000);
+    assert_eq!(output, "made\n");
+    room.end();
+}
+
+/// More runs than a socket's queue takes messages: the next daemon is told of all, and no end is lost.
+#[test]
+fn a_new_daemon_is_told_of_every_run() {
+    const RUNS: u32 = 300;
+    let mut room = Room::make("meeting");
+    for n in 0..RUNS {
+        let (exited, _) = room.run("true", 0);
+        assert_eq!(exited.wait_status, 0, "run {n}");
+    }
+    let path = room._dir.path().join("holder.sock");
+    let next = socket(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    connect(next.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    let hello = ToHolder {
+        message: Some(to_holder::Message::Hello(Hello {
+            protocol: protocol::VERSION,
+        })),
+        fds: Vec::new(),
+    };
+    protocol::send(next.as_fd(), &hello, &[], Wait::Yes).unwrap();
+    let mut buffer = vec![0; MAX_PACKET];
+    let mut hear = || {
+        let (answer, _) =
+            protocol::receive::<FromHolder>(next.as_fd(), &mut buffer, Wait::Yes).unwrap();
+        answer.message.unwrap()
+    };
+    let from_holder::Message::Hello(reply) = hear() else {
+        panic!("the first message is the reply")
+    };
+    assert_eq!(reply.runs, RUNS);
+    for n in 1..=RUNS {
+        let from_holder::Message::RunState(state) = hear() else {
+            panic!("message {n} tells of no run")
+        };
+        assert_eq!(state.run_id, format!("run{n}"));
+        assert_eq!(state.exited.expect("it has ended").wait_status, 0);
+    }
     room.end();
 }

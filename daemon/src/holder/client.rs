@@ -33,8 +33,7 @@ pub enum KillOnExit {
     Yes,
 }
 
-/// A command to be started.
-#[derive(Debug)]
+/// A command to be started. It has no `Debug`: the script may hold anything.
 pub struct Spawn {
     /// The run.
     pub run: RunId,
@@ -76,17 +75,25 @@ pub enum RunEnd {
 /// The end of one run, to come.
 #[derive(Debug)]
 pub struct RunWatch {
+    id: String,
     told: oneshot::Receiver<RunEnd>,
     shared: Arc<Shared>,
 }
 
 impl RunWatch {
     /// Waits for the end.
-    pub async fn end(self) -> RunEnd {
-        match self.told.await {
+    pub async fn end(mut self) -> RunEnd {
+        match (&mut self.told).await {
             Ok(end) => end,
             Err(_) => self.shared.end_without_word(),
         }
+    }
+}
+
+impl Drop for RunWatch {
+    /// Nobody waits any more.
+    fn drop(&mut self) {
+        self.shared.watched().remove(&self.id);
     }
 }
 
@@ -141,8 +148,9 @@ impl Holder {
         Ok(Self(shared))
     }
 
-    pub(super) fn watch(&self, told: oneshot::Receiver<RunEnd>) -> RunWatch {
+    pub(super) fn watch(&self, id: String, told: oneshot::Receiver<RunEnd>) -> RunWatch {
         RunWatch {
+            id,
             told,
             shared: Arc::clone(&self.0),
         }
@@ -194,15 +202,13 @@ impl Holder {
         let (message, fds) = encode(spawn)?;
         let (tell, told) = oneshot::channel();
         self.0.watched().insert(id.clone(), tell);
+        // From here on the watch itself sees to the entry, also if this call is given up while it waits.
+        let watch = self.watch(id, told);
         if self.is_dead() {
-            self.0.watched().remove(&id);
             return Err(HolderError::Gone);
         }
-        if let Err(error) = self.send(to_holder::Message::Spawn(message), &fds).await {
-            self.0.watched().remove(&id);
-            return Err(error);
-        }
-        Ok(self.watch(told))
+        self.send(to_holder::Message::Spawn(message), &fds).await?;
+        Ok(watch)
     }
 
     /// Ends a run: SIGTERM to all its processes, the grace, then the kill of its leaf.

@@ -1,15 +1,18 @@
 //! The launcher process: started before the daemon has threads, asked for each sandbox's start.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lodge_holder::protocol::{Fds, PacketError};
 use lodge_kernel::cgroup::LaunchFds;
+use lodge_kernel::sys::pidfd;
 use lodge_proto::holder::{FdRole, Launch, Launched};
+use nix::sys::signal::Signal;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket, socketpair,
 };
@@ -50,7 +53,8 @@ impl LauncherProcess {
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            // Its last words, should it ever have any; a holder's standard streams are /dev/null.
+            .stderr(Stdio::inherit())
             .spawn()
             .map_err(HolderError::os("start the launcher"))?;
         Ok(Self {
@@ -69,6 +73,7 @@ impl LauncherProcess {
         let inner = Arc::new(Inner {
             packets,
             waiting: Mutex::default(),
+            requests: AtomicU64::new(1),
             pid: self.child.id(),
         });
         tokio::spawn(Arc::clone(&inner).read(self.child));
@@ -85,7 +90,9 @@ type Answer = Result<(i32, OwnedFd), HolderError>;
 #[derive(Debug)]
 struct Inner {
     packets: Packets,
-    waiting: Mutex<HashMap<String, oneshot::Sender<Answer>>>,
+    /// Who waits for the answer to which request.
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    requests: AtomicU64,
     pid: u32,
 }
 
@@ -151,7 +158,8 @@ impl Launcher {
             SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
         )
         .map_err(HolderError::os("make the holder's connection"))?;
-        let (request, fds) = request(spec, listener, theirs);
+        let number = self.0.requests.fetch_add(1, Ordering::Relaxed);
+        let (request, fds) = request(number, spec, listener, theirs);
         let (pid, pidfd) = self.ask(&request, &fds).await?;
         Ok(Started {
             pid,
@@ -162,10 +170,10 @@ impl Launcher {
 
     async fn ask(&self, request: &Launch, fds: &Fds) -> Answer {
         let (tell, told) = oneshot::channel();
-        self.0.waiting().insert(request.sandbox_id.clone(), tell);
+        self.0.waiting().insert(request.request, tell);
         let sent = self.0.packets.send(request, &fds.borrowed()).await;
         if let Err(error) = sent {
-            self.0.waiting().remove(&request.sandbox_id);
+            self.0.waiting().remove(&request.request);
             return Err(match error {
                 PacketError::Closed => HolderError::LauncherGone,
                 other => HolderError::Packet(other),
@@ -176,16 +184,21 @@ impl Launcher {
 }
 
 impl Inner {
-    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<Answer>>> {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands answers to those who wait, until the launcher is gone.
     async fn read(self: Arc<Self>, mut child: Child) {
         while let Ok((launched, fds)) = self.packets.receive::<Launched>().await {
-            if let Some(waiting) = self.waiting().remove(&launched.sandbox_id) {
-                // The caller may have gone away; then the descriptors are closed, and the create's undo ends the holder.
-                let _ = waiting.send(answer(launched, fds));
+            let waiting = self.waiting().remove(&launched.request);
+            let unwanted = match waiting {
+                Some(waiting) => waiting.send(answer(launched, fds)).err(),
+                None => Some(answer(launched, fds)),
+            };
+            if let Some(Ok((_, pidfd))) = unwanted {
+                // Nobody waits any more, so nobody would ever end it.
+                let _ = pidfd::send_signal(pidfd.as_fd(), Signal::SIGKILL);
             }
         }
         tracing::error!(
@@ -211,7 +224,7 @@ fn answer(launched: Launched, fds: Vec<OwnedFd>) -> Answer {
     Ok((launched.pid, pidfd))
 }
 
-fn request(spec: LaunchSpec, listener: OwnedFd, connection: OwnedFd) -> (Launch, Fds) {
+fn request(number: u64, spec: LaunchSpec, listener: OwnedFd, connection: OwnedFd) -> (Launch, Fds) {
     let mut fds = Fds::default();
     let mut add = |role, list: Vec<OwnedFd>| list.into_iter().for_each(|fd| fds.push(role, fd));
     add(FdRole::Lower, spec.lowers);
@@ -224,7 +237,7 @@ fn request(spec: LaunchSpec, listener: OwnedFd, connection: OwnedFd) -> (Launch,
     add(FdRole::Listener, vec![listener]);
     add(FdRole::Connection, vec![connection]);
     let launch = Launch {
-        sandbox_id: spec.id.to_string(),
+        request: number,
         uid_base: spec.uid_base,
         hostname: spec.hostname,
         shm_bytes: spec.shm_bytes,

@@ -59,9 +59,9 @@ impl Holder {
         }
         let holder = Self::new(packets, pid, pidfd, watched)?;
         let known = known.into_iter().map(|(state, fds, told)| KnownRun {
+            watch: holder.watch(state.run_id.clone(), told),
             state,
             fds,
-            watch: holder.watch(told),
         });
         let known = known.collect();
         Ok((holder, known))

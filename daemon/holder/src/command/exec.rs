@@ -33,6 +33,9 @@ const SHELLS: &[(&CStr, &CStr)] = &[
 /// Where a script lies that is too long for an argument.
 const SCRIPT_PATH: &CStr = c"/proc/self/fd/3";
 
+/// Longest name of an object in the message to the holder, in bytes: the caller chooses it.
+const OBJECT_MAX: usize = 1024;
+
 /// What the child needs.
 pub(super) struct Child<'a> {
     pub(super) settings: &'a RunSettings,
@@ -50,10 +53,13 @@ pub(super) struct Child<'a> {
 
 /// Becomes the command, or tells why not and exits with 127 or 126. Never returns.
 pub(super) fn run(child: Child<'_>) -> ! {
-    let error = match become_command(child) {
+    let mut error = match become_command(child) {
         Ok(never) => match never {},
         Err(error) => error,
     };
+    // The holder reads a page of it.
+    let cut = error.object.floor_char_boundary(OBJECT_MAX);
+    error.object.truncate(cut);
     let status = if error.step == "exec" && error.errno == Errno::ENOENT {
         NOT_FOUND
     } else {
@@ -96,7 +102,13 @@ fn become_command(child: Child<'_>) -> Result<std::convert::Infallible, StepErro
     become_user(&user).map_err(failed("user"))?;
     enter_directory(&spec, &user).map_err(failed("cwd"))?;
     let env = environment::complete(spec.env, &user).map_err(failed("env"))?;
-    execute(spec.shell, spec.argv, &env).map_err(failed("exec"))
+    let argv = arguments(spec.argv).map_err(failed("exec"))?;
+    let executed = if spec.shell {
+        exec_shell(argv.first(), &env)
+    } else {
+        exec_program(&argv, &env)
+    };
+    executed.map_err(failed("exec"))
 }
 
 /// Joins the v1 groups, by `tasks`: `cgroup.procs` would wait for a grace period.
@@ -181,20 +193,10 @@ fn enter_directory(spec: &ExecSpec, user: &User) -> Result<(), Cause> {
     }
 }
 
-fn execute(
-    shell: bool,
-    argv: Vec<Vec<u8>>,
-    env: &[CString],
-) -> Result<std::convert::Infallible, Cause> {
-    let argv: Vec<CString> = argv
-        .into_iter()
+fn arguments(argv: Vec<Vec<u8>>) -> Result<Vec<CString>, Cause> {
+    argv.into_iter()
         .map(|arg| CString::new(arg).map_err(|_| on("argument")(Errno::EINVAL)))
-        .collect::<Result<_, _>>()?;
-    if shell {
-        exec_shell(argv.first(), env)
-    } else {
-        exec_program(&argv, env)
-    }
+        .collect()
 }
 
 fn exec_shell(

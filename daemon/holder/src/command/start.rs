@@ -73,6 +73,8 @@ pub(crate) fn start(
                 kept: keep(&mut fds),
                 exited: None,
                 reported: false,
+                // Who asked for it knows it.
+                introduced: true,
             })
         }
     }

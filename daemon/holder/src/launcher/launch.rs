@@ -28,7 +28,7 @@ fn failed(step: &'static str, object: impl Into<String>) -> impl FnOnce(Errno) -
     }
 }
 
-fn missing(what: &'static str) -> StepFailure {
+pub(super) fn missing(what: &'static str) -> StepFailure {
     failed("request", what)(Errno::EBADF)
 }
 

@@ -22,6 +22,14 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::protocol::{self, Fds, MAX_PACKET, PacketError};
 
+/// Errors of the socket after which the next request may do: nothing there, too long, no room for its descriptors now.
+const PASSING: &[Errno] = &[
+    Errno::EAGAIN,
+    Errno::EMSGSIZE,
+    Errno::ENOBUFS,
+    Errno::ENOMEM,
+];
+
 /// Why the launcher could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
@@ -92,23 +100,28 @@ impl Launcher {
             }
             if ready[0].any().unwrap_or(true) {
                 match self.answer(socket, &mut buffer) {
-                    Ok(()) | Err(PacketError::Socket(Errno::EAGAIN)) => {}
-                    Err(_) => return Ok(()),
+                    Err(PacketError::Closed) => return Ok(()),
+                    Err(PacketError::Socket(errno)) if !PASSING.contains(&errno) => {
+                        return Err(errno);
+                    }
+                    // A request that cannot be read is answered by lodged's own patience; the next one may be better.
+                    Ok(()) | Err(_) => {}
                 }
             }
         }
     }
 
-    /// Reads one request and answers it. An error means that lodged is gone or does not speak our language.
+    /// Reads one request and answers it.
     fn answer(&self, socket: &OwnedFd, buffer: &mut [u8]) -> Result<(), PacketError> {
         let (request, fds) = protocol::receive::<Launch>(socket.as_fd(), buffer, Wait::No)?;
-        let fds = Fds::pair(&request.fds, fds)?;
-        let sandbox_id = request.sandbox_id.clone();
         let mut answer = Launched {
-            sandbox_id,
+            request: request.request,
             ..Launched::default()
         };
-        match launch::launch(self, request, fds) {
+        let made = Fds::pair(&request.fds, fds)
+            .map_err(|_| launch::missing("descriptors"))
+            .and_then(|fds| launch::launch(self, request, fds));
+        match made {
             Ok((pid, pidfd)) => {
                 answer.pid = pid;
                 answer.fds = vec![FdRole::Pidfd as i32];

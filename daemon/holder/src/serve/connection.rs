@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lodge_kernel::sys::packet::Wait;
 use lodge_proto::holder::{
-    FdRole, FromHolder, Hello, HelloReply, SpawnFailed, ToHolder, from_holder, to_holder,
+    FdRole, FromHolder, Frozen, HelloReply, SpawnFailed, ToHolder, from_holder, to_holder,
 };
 use nix::errno::Errno;
 use nix::poll::PollFlags;
@@ -84,32 +84,34 @@ impl Holder {
     /// Does what a message asks. A message without content is of a newer version: ignored.
     pub(super) fn handle(&mut self, message: ToHolder, fds: Fds) {
         match message.message {
-            Some(to_holder::Message::Hello(hello)) => self.greet(&hello),
+            Some(to_holder::Message::Hello(_)) => self.greet(),
             Some(to_holder::Message::Spawn(spawn)) => self.spawn(spawn, fds),
             Some(to_holder::Message::Kill(kill)) => {
                 self.runs.kill(&kill.run_id, clock::now_ns(), kill.grace_ms);
             }
             Some(to_holder::Message::Forget(forget)) => self.runs.forget(&forget.run_id),
-            Some(to_holder::Message::Frozen(frozen)) => {
-                self.runs.set_frozen(frozen.frozen, clock::now_ns())
+            Some(to_holder::Message::Frozen(Frozen { frozen: true })) => {
+                self.runs.freeze(clock::now_ns());
+            }
+            Some(to_holder::Message::Frozen(Frozen { frozen: false })) => {
+                self.runs.thaw(clock::now_ns());
             }
             None => {}
         }
     }
 
-    /// Introduces every run to a daemon that does not know them.
-    fn greet(&mut self, _: &Hello) {
+    /// Greets a daemon; the runs that it does not know are introduced by the loop, as its queue has room.
+    fn greet(&mut self) {
         let Some(connection) = &mut self.connection else {
             return;
         };
         let reply = HelloReply {
             protocol: VERSION,
-            runs: self.runs.count(),
+            runs: self.runs.meet(),
         };
-        let told = connection
-            .send(from_holder::Message::Hello(reply), &Fds::default())
-            .and_then(|_| self.runs.introduce(connection));
-        if told.is_err() {
+        // It is the first message on a connection: a queue without room for it belongs to nobody who reads.
+        let told = connection.send(from_holder::Message::Hello(reply), &Fds::default());
+        if !matches!(told, Ok(true)) {
             self.connection = None;
         }
     }

@@ -39,24 +39,19 @@ impl RunTable {
         }
     }
 
-    /// Stops all clocks, or starts them again with the time that they had left.
-    pub(super) fn set_frozen(&mut self, frozen: bool, now_ns: u64) {
-        match (self.frozen_since_ns, frozen) {
-            (None, true) => self.frozen_since_ns = Some(now_ns),
-            (Some(since), false) => {
-                self.frozen_since_ns = None;
-                let pause = now_ns.saturating_sub(since);
-                for run in &mut self.runs {
-                    run.started_ns =
-                        run.started_ns
-                            .saturating_add(if run.exited.is_none() { pause } else { 0 });
-                    run.deadline_ns = run.deadline_ns.map(|at| at.saturating_add(pause));
-                    if let Ending::Grace(until) = run.ending {
-                        run.ending = Ending::Grace(until.saturating_add(pause));
-                    }
-                }
-            }
-            _ => {}
+    /// Stops all clocks. Twice is once.
+    pub(super) fn freeze(&mut self, now_ns: u64) {
+        self.frozen_since_ns.get_or_insert(now_ns);
+    }
+
+    /// Starts all clocks again with the time that they had left.
+    pub(super) fn thaw(&mut self, now_ns: u64) {
+        let Some(since) = self.frozen_since_ns.take() else {
+            return;
+        };
+        let pause = now_ns.saturating_sub(since);
+        for run in &mut self.runs {
+            run.shift(pause);
         }
     }
 }

@@ -32,6 +32,9 @@ pub(crate) use run::{Ending, Run, wipe};
 /// a command's set-up uses (its script and its status pipe), taken for good so that a received descriptor never lands there.
 const FIRST_OWN_FD: i32 = 5;
 
+/// How long no new connection is taken after one could not be, in nanoseconds.
+const DEAF_NS: u64 = 100_000_000;
+
 /// How long the loop waits at most while a run that is being ended may have become empty, in milliseconds.
 const ENDING_TICK_MS: u64 = 20;
 
@@ -55,6 +58,8 @@ pub(crate) struct Holder {
     connection: Option<Connection>,
     signals: SignalFd,
     runs: RunTable,
+    /// Until then no new connection is taken: the last one failed.
+    deaf_until_ns: u64,
 }
 
 impl Holder {
@@ -103,6 +108,7 @@ impl Holder {
             connection: Some(Connection::new(connection)),
             signals: child_signals()?,
             runs: RunTable::new(),
+            deaf_until_ns: 0,
         };
         Ok((holder, End::from(launcher)))
     }
@@ -149,9 +155,14 @@ struct Woken {
 
 impl Holder {
     fn wait(&self) -> Woken {
+        let callers = if self.is_deaf() {
+            PollFlags::empty()
+        } else {
+            PollFlags::POLLIN
+        };
         let mut ready = vec![
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), callers),
         ];
         if let Some(connection) = &self.connection {
             ready.push(PollFd::new(connection.as_fd(), connection.interest()));
@@ -174,9 +185,20 @@ impl Holder {
         }
     }
 
+    fn is_deaf(&self) -> bool {
+        clock::now_ns() < self.deaf_until_ns
+    }
+
     /// Until the next deadline, rounded up to a millisecond so that the loop does not spin before it.
     fn patience(&self) -> PollTimeout {
-        let Some(due) = self.runs.next_deadline_ns() else {
+        let hearing = Some(self.deaf_until_ns).filter(|_| self.is_deaf());
+        let Some(due) = self
+            .runs
+            .next_deadline_ns()
+            .into_iter()
+            .chain(hearing)
+            .min()
+        else {
             return PollTimeout::NONE;
         };
         let mut ms = due.saturating_sub(clock::now_ns()).div_ceil(1_000_000);
@@ -197,10 +219,10 @@ impl Holder {
     /// A newer daemon replaces the older one's connection.
     fn accept(&mut self) {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        if let Ok(number) = accept4(self.listener.as_raw_fd(), flags)
-            && let Ok(socket) = fd::inherit(number)
-        {
-            self.connection = Some(Connection::new(socket));
+        match accept4(self.listener.as_raw_fd(), flags).and_then(fd::inherit) {
+            Ok(socket) => self.connection = Some(Connection::new(socket)),
+            // Without room for a descriptor the caller stays in the queue, and would wake us at once again.
+            Err(_) => self.deaf_until_ns = clock::now_ns().saturating_add(DEAF_NS),
         }
     }
 
@@ -217,10 +239,11 @@ impl Holder {
 
     /// Tells the daemon what it has not been told yet.
     fn report(&mut self) {
-        if let Some(connection) = &mut self.connection
-            && self.runs.report(connection).is_err()
-        {
-            self.connection = None;
+        if let Some(connection) = &mut self.connection {
+            let told = self.runs.introduce(connection);
+            if told.and_then(|()| self.runs.report(connection)).is_err() {
+                self.connection = None;
+            }
         }
     }
 }

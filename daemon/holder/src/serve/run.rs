@@ -64,6 +64,8 @@ pub(crate) struct Run {
     pub(crate) exited: Option<Exited>,
     /// Whether the daemon of this connection knows of the end.
     pub(crate) reported: bool,
+    /// Whether the daemon of this connection knows of the run.
+    pub(crate) introduced: bool,
 }
 
 impl Run {
@@ -139,6 +141,27 @@ impl Run {
             // One that has gone meanwhile has let go.
             let _ = kill(Pid::from_raw(tracer), Signal::SIGKILL);
         }
+    }
+
+    /// Moves every time of a run that goes on: its sandbox was frozen for so long.
+    pub(crate) fn shift(&mut self, pause_ns: u64) {
+        if self.exited.is_none() {
+            self.started_ns = self.started_ns.saturating_add(pause_ns);
+        }
+        self.deadline_ns = self.deadline_ns.map(|at| at.saturating_add(pause_ns));
+        self.ending = match self.ending {
+            Ending::Grace(until) => Ending::Grace(until.saturating_add(pause_ns)),
+            Ending::Held(at) => Ending::Held(at.saturating_add(pause_ns)),
+            other => other,
+        };
+    }
+
+    /// Ends the run at once: a frozen process would take SIGTERM only when it is thawed, and the kill of the leaf reaches it
+    /// as it is.
+    pub(crate) fn end_frozen(&mut self) {
+        self.killed |= self.exited.is_none();
+        self.deadline_ns = None;
+        self.kill_leaf();
     }
 
     /// SIGKILL to every process of the leaf, frozen and stopped ones too, and those that are just being forked.

@@ -30,7 +30,7 @@ impl RunTable {
         }
     }
 
-    pub(super) fn count(&self) -> u32 {
+    fn count(&self) -> u32 {
         u32::try_from(self.runs.len()).unwrap_or(u32::MAX)
     }
 
@@ -73,7 +73,11 @@ impl RunTable {
 
     /// Begins to end a run on request.
     pub(super) fn kill(&mut self, id: &str, now_ns: u64, grace_ms: u64) {
-        if let Some(run) = self.find(id) {
+        let frozen = self.frozen_since_ns.is_some();
+        let Some(run) = self.find(id) else { return };
+        if frozen {
+            run.end_frozen();
+        } else {
             run.begin_ending(Cause::Request, now_ns, grace_ms.saturating_mul(1_000_000));
         }
     }
@@ -85,7 +89,11 @@ impl RunTable {
 
     /// Tells every end that this connection has not been told.
     pub(super) fn report(&mut self, connection: &mut Connection) -> Result<(), PacketError> {
-        for run in self.runs.iter_mut().filter(|run| !run.reported) {
+        for run in self
+            .runs
+            .iter_mut()
+            .filter(|run| run.introduced && !run.reported)
+        {
             let Some(exited) = &run.exited else { continue };
             if !connection.send(
                 from_holder::Message::Exited(exited.clone()),
@@ -98,15 +106,26 @@ impl RunTable {
         Ok(())
     }
 
-    /// Tells a new daemon of every run, with what is kept for it.
-    pub(super) fn introduce(&mut self, connection: &mut Connection) -> Result<(), PacketError> {
+    /// A new daemon knows of no run; returns how many it will be told of.
+    pub(super) fn meet(&mut self) -> u32 {
         for run in &mut self.runs {
+            run.introduced = false;
+            run.reported = false;
+        }
+        self.count()
+    }
+
+    /// Tells a new daemon of every run that it does not know, with what is kept for it; goes on where it left off once a
+    /// full queue has room again.
+    pub(super) fn introduce(&mut self, connection: &mut Connection) -> Result<(), PacketError> {
+        for run in self.runs.iter_mut().filter(|run| !run.introduced) {
             let state = run.state();
-            run.reported = state.exited.is_some();
+            let ended = state.exited.is_some();
             if !connection.send(from_holder::Message::RunState(state), &run.kept)? {
-                // A daemon that asks and does not read: it must ask again on a new connection.
-                return Err(PacketError::Socket(Errno::EAGAIN));
+                break;
             }
+            run.introduced = true;
+            run.reported = ended;
         }
         Ok(())
     }
