@@ -31,6 +31,27 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("proto", &["nix", "tokio"]),
 ];
 
+/// What lies at the top of the tree, beside dot files: a new concern goes into the folder that it belongs to.
+const TOP: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "SECURITY.md",
+    "client",
+    "clippy.toml",
+    "daemon",
+    "deny.toml",
+    "images",
+    "proto",
+    "rustfmt.toml",
+    "tests",
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -113,6 +134,17 @@ fn crates_depend_in_one_direction() -> Result<()> {
 }
 
 /// The lower layers have no runtime and no wire, and the client builds where there is no Linux.
+#[test]
+fn the_top_level_names_are_fixed() -> Result<()> {
+    for entry in fs::read_dir(root())? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        // Builds go to target; it is no part of the tree.
+        let known = name.starts_with('.') || name == "target" || TOP.contains(&name.as_str());
+        ensure!(known, "{name} is new at the top level");
+    }
+    Ok(())
+}
+
 #[test]
 fn layers_do_not_know_what_is_above() -> Result<()> {
     for (dir, forbidden) in MUST_NOT_KNOW {
