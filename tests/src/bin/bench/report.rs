@@ -2,13 +2,16 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use lodge_tests::binary;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::row::{Compared, Goal, Outcome, Row, Samples};
+use crate::rows;
 use crate::stats::percentile;
 
 /// Stands in place of the baseline's name where a row has no figures.
@@ -82,13 +85,29 @@ impl Line {
     }
 }
 
-/// Writes all lines so far.
+/// Writes all lines so far. Rows of an earlier run that this one has not measured stay, each with the commit that it was of.
 pub(crate) fn write(lines: &[Line]) -> Result<()> {
     let dir = binary::target_dir()?.join("bench");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let path = dir.join("results.json");
-    let json = serde_json::to_vec_pretty(lines).context("encode the results")?;
+    let mut rows: Vec<Value> = earlier(&path, lines);
+    for line in lines {
+        rows.push(serde_json::to_value(line).context("encode a row")?);
+    }
+    rows.sort_by_key(|row| rows::ALL.iter().position(|known| row["row"] == known.name));
+    let json = serde_json::to_vec_pretty(&rows).context("encode the results")?;
     fs::write(&path, json).with_context(|| format!("write {}", path.display()))
+}
+
+/// Rows in the file that are still known and not among `lines`; none where the file is missing or is not ours.
+fn earlier(path: &Path, lines: &[Line]) -> Vec<Value> {
+    let text = fs::read(path).unwrap_or_default();
+    let rows: Vec<Value> = serde_json::from_slice(&text).unwrap_or_default();
+    let stays = |row: &Value| {
+        rows::ALL.iter().any(|known| row["row"] == known.name)
+            && lines.iter().all(|line| row["row"] != line.row)
+    };
+    rows.into_iter().filter(stays).collect()
 }
 
 /// The table.

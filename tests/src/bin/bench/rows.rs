@@ -27,6 +27,7 @@ pub(crate) static ALL: &[Row] = &[
     acquire_run_vs_docker_run::ROW,
     idle_sandbox_rss::ROW,
     stream_1gib_vs_pipe::ROW,
+    stream_1gib_vs_pipe::LINES_ROW,
     runs_50_concurrent_vs_posix_spawn::ROW,
 ];
 
