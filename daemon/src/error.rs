@@ -118,7 +118,7 @@ impl Error {
 
     /// The message with all causes, for the log. May name paths of the host.
     pub fn chain(&self) -> Chain<'_> {
-        Chain(self)
+        chain(self)
     }
 
     /// How to mend it; empty if there is nothing to say.
@@ -139,6 +139,11 @@ impl StdError for Error {
             .as_deref()
             .map(|e| e as &(dyn StdError + 'static))
     }
+}
+
+/// Any error with all its causes, for the log.
+pub fn chain<'a>(error: &'a (dyn StdError + 'static)) -> Chain<'a> {
+    Chain(error)
 }
 
 /// An error with all its causes on one line.

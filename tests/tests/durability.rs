@@ -10,7 +10,7 @@ use lodge_proto::v1::{self as pb, SandboxState};
 use lodge_tests::api::refused;
 use lodge_tests::arena::leaves_nothing;
 use lodge_tests::binary;
-use lodge_tests::daemon::{Daemon, Images, Options, command_without_route};
+use lodge_tests::daemon::{Daemon, Images, Options, command_without_route, private_dir};
 use lodge_tests::image;
 use lodge_tests::wait::until;
 use tonic::Code;
@@ -222,6 +222,47 @@ async fn damaged_record_is_listed_and_deletable() -> Result<()> {
     }
     ensure!(daemon.api().list().await?.len() == 1);
     Ok(())
+}
+
+/// A uid range is not used again while anything that has it is there: a create that failed and could not be taken back
+/// keeps its range, and is a sandbox like others after a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_create_that_left_files_keeps_its_uid_range() -> Result<()> {
+    let mut daemon = Daemon::new().await?;
+    let trash = daemon.state_dir().join("trash");
+    let holders = daemon.slot().home().join("run/holders");
+    // A holder has no place for its socket, and what is discarded has none either.
+    fs::remove_dir(&holders)?;
+    fs::remove_dir(&trash)?;
+    fs::write(&trash, "")?;
+    ensure!(daemon.api().room("failed").await.is_err());
+    fs::remove_file(&trash)?;
+    private_dir(&trash)?;
+    private_dir(&holders)?;
+    let kept = only_uid_base(&daemon)?;
+    let next = daemon.api().room("next").await?;
+    let base = next.uid_base(&daemon.cgroup())?;
+    ensure!(base != kept, "both have ids from {base} on");
+
+    daemon.restart()?;
+    let listed = daemon.api().list().await?;
+    let names: Vec<_> = listed.iter().map(|one| one.name.as_str()).collect();
+    ensure!(names == ["failed", "next"], "{names:?}");
+    let failed = daemon.api().room("failed").await?;
+    ensure!(failed.run("echo up").await?.ok()? == "up");
+    failed.delete().await?;
+    leaves_nothing(&daemon, failed.id(), kept).await
+}
+
+/// The uid range in the record of the one sandbox that has a directory.
+fn only_uid_base(daemon: &Daemon) -> Result<u32> {
+    let mut dirs = fs::read_dir(daemon.state_dir().join("sandboxes"))?;
+    let dir = dirs.next().context("a directory")??.path();
+    ensure!(dirs.next().is_none(), "there are more");
+    let text = fs::read_to_string(dir.join("record.json"))?;
+    let envelope: serde_json::Value = serde_json::from_str(&text)?;
+    let base = envelope["record"]["uid_base"].as_u64();
+    Ok(base.context("uid_base")?.try_into()?)
 }
 
 /// A deleted sandbox leaves nothing, its name can be used again, and deleting twice says that it is gone.

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use super::delete;
 use super::id::SandboxId;
 use super::platform::Platform;
 use super::spec::Spec;
 use super::steps::{Step, nothing, run_all};
 use super::uid_range::UidLease;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::Record;
 
 struct Creation {
@@ -69,8 +70,10 @@ pub(super) fn create(
 
 /// Takes a created sandbox back that could not be started. Blocks.
 pub(super) fn undo(platform: &Platform, record: &Record) {
-    discard(platform, &record.id);
-    platform.uids.release(record.uid_base);
+    match discard(platform, &record.id) {
+        Ok(()) => platform.uids.release(record.uid_base),
+        Err(error) => left_behind(&record.id, &error),
+    }
 }
 
 fn lease_uids(creation: &mut Creation) -> Result<()> {
@@ -83,7 +86,12 @@ fn make_directory(creation: &mut Creation) -> Result<()> {
 }
 
 fn discard_directory(creation: &mut Creation) {
-    discard(&creation.platform, &creation.id);
+    if let Err(error) = discard(&creation.platform, &creation.id) {
+        left_behind(&creation.id, &error);
+        if let Some(lease) = creation.lease.take() {
+            lease.keep();
+        }
+    }
 }
 
 fn prepare_layer(creation: &mut Creation) -> Result<()> {
@@ -104,18 +112,16 @@ fn write_record(creation: &mut Creation) -> Result<()> {
     Ok(())
 }
 
-/// The directory holds next to nothing: it goes at once.
-fn discard(platform: &Platform, id: &SandboxId) {
-    let removed = platform
-        .store
-        .discard(id)
-        .map_err(crate::error::Error::from)
-        .and_then(|()| {
-            Ok(platform
-                .storage
-                .remove(platform.store.trash_dir(), id.as_str())?)
-        });
-    if let Err(error) = removed {
-        tracing::warn!(sandbox = %id, error = %error.chain(), "what a failed create left stays until the next start");
-    }
+/// The directory holds next to nothing: it goes at once. Only then may the uid range be used again.
+fn discard(platform: &Platform, id: &SandboxId) -> Result<()> {
+    delete::put_out_of_sight(platform, id)?;
+    delete::remove_all(platform, id)
+}
+
+/// Nobody is told but the log: the caller hears why the create failed.
+fn left_behind(id: &SandboxId, error: &Error) {
+    tracing::warn!(
+        sandbox = %id, error = %error.chain(),
+        "what a failed create left stays, and keeps its uid range, until the next start"
+    );
 }

@@ -6,7 +6,8 @@ use tokio::sync::Semaphore;
 
 use super::id::SandboxId;
 use super::platform::Platform;
-use crate::error::{Error, Result};
+use super::stop;
+use crate::error::{Result, chain};
 
 /// Trees removed at once: more would only compete for the same disk.
 const REMOVALS_AT_ONCE: usize = 2;
@@ -28,28 +29,30 @@ pub(super) fn remove_in_background(platform: Arc<Platform>, id: SandboxId, uid_b
             .expect("the semaphore is never closed");
         let removal = tokio::task::spawn_blocking(move || remove(&platform, &id, uid_base));
         if let Err(error) = removal.await {
-            tracing::error!(%error, "removal of a deleted sandbox panicked");
+            tracing::error!(error = %chain(&error), "removal of a deleted sandbox panicked");
         }
     });
 }
 
 fn remove(platform: &Platform, id: &SandboxId, uid_base: Option<u32>) {
-    match platform
-        .storage
-        .remove(platform.store.trash_dir(), id.as_str())
-    {
+    match remove_all(platform, id) {
         Ok(()) => {
             if let Some(base) = uid_base {
                 platform.uids.release(base);
             }
             tracing::debug!(sandbox = %id, "files removed");
         }
-        Err(error) => {
-            let error = Error::from(error);
-            tracing::error!(
-                sandbox = %id, error = %error.chain(),
-                "files of a deleted sandbox could not be removed; tried again at the next start"
-            );
-        }
+        Err(error) => tracing::error!(
+            sandbox = %id, error = %error.chain(),
+            "what is left of a deleted sandbox could not be removed; tried again at the next start"
+        ),
     }
+}
+
+/// Removes all that still has ids of a sandbox that is out of sight: its processes, if a failed start left any, and its
+/// files. Blocks.
+pub(super) fn remove_all(platform: &Platform, id: &SandboxId) -> Result<()> {
+    stop::end_leftovers(platform, id)?;
+    let trash = platform.store.trash_dir();
+    Ok(platform.storage.remove(trash, id.as_str())?)
 }

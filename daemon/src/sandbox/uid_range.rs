@@ -92,7 +92,7 @@ struct Inner {
     taken: Mutex<BTreeSet<u32>>,
 }
 
-/// A range that is given back when this is dropped, unless it was [`UidLease::keep`]t.
+/// A range that is given back when this is dropped, unless [`UidLease::keep`] was called.
 #[derive(Debug)]
 pub struct UidLease {
     ranges: UidRanges,
