@@ -58,7 +58,7 @@ impl Actor {
             }
             Err(error) => {
                 self.table.remove(&self.handle);
-                self.refuse_all(&error).await;
+                self.refuse_all(error).await;
             }
         }
     }
@@ -107,10 +107,10 @@ impl Actor {
         tracing::warn!(sandbox = %live.id, pid = live.holder.pid(), "holder died; the sandbox is stopped");
         if let Decision::Go(state) = self.decide(Event::HolderDied) {
             self.handle.take_live(state);
-            // What went wrong is logged, and seen in the state.
-            self.end_processes(live, Cause::HolderDied, state)
-                .await
-                .ok();
+            let ended = self.end_processes(live, Cause::HolderDied, state).await;
+            if let Err(error) = ended {
+                unheard(&error);
+            }
         }
         Next::Serve
     }
@@ -152,27 +152,19 @@ impl Actor {
             Decision::Go(state) => state,
             Decision::Stay | Decision::Refuse(_) => State::Deleting,
         };
-        let ended = match self.handle.take_live(state) {
-            Some(live) => self.end_processes(live, Cause::Asked, state).await,
-            None => {
-                let id = self.handle.id().clone();
-                self.blocking(move |platform| stop::end_leftovers(platform, &id))
-                    .await
-            }
-        };
-        let id = self.handle.id().clone();
-        let deleted = match ended {
-            Ok(()) => {
-                self.blocking(move |platform| delete::put_out_of_sight(platform, &id))
-                    .await
-            }
-            Err(error) => Err(error),
-        };
-        // It is there still, and can be deleted again.
-        if let Err(error) = &deleted {
-            self.damage(&format!("it could not be deleted: {error}"));
+        if let Some(live) = self.handle.take_live(state) {
+            self.end_processes(live, Cause::Asked, state).await?;
         }
+        let id = self.handle.id().clone();
+        let deleted = self.blocking(move |platform| {
+            // Where there was nothing live, an earlier daemon may have left something.
+            stop::end_leftovers(platform, &id)?;
+            delete::put_out_of_sight(platform, &id)
+        });
+        // It is there still, and can be deleted again.
         deleted
+            .await
+            .map_err(|error| self.damage("it could not be deleted", error))
     }
 
     /// Ends the processes of a started sandbox. If that fails, it is damaged: nobody knows what still runs in it.
@@ -180,22 +172,25 @@ impl Actor {
         let ended = self
             .blocking(move |platform| stop::end_processes(platform, &live, cause))
             .await;
-        match &ended {
-            Ok(()) => self.handle.update(|status| status.state = then),
-            Err(error) => {
-                tracing::error!(sandbox = %self.handle.id(), error = %error.chain(), "processes not ended");
-                self.damage(&format!("its processes could not be ended: {error}"));
+        match ended {
+            Ok(()) => {
+                self.handle.update(|status| status.state = then);
+                Ok(())
             }
+            Err(error) => Err(self.damage("its processes could not be ended", error)),
         }
-        ended
     }
 
-    fn damage(&self, reason: &str) {
-        tracing::error!(sandbox = %self.handle.id(), reason, "sandbox is damaged");
+    /// Marks the sandbox as damaged. Gives the error back, with the sandbox's name: who asked gets it, and logs it.
+    fn damage(&self, what: &str, error: Error) -> Error {
         self.handle.update(|status| {
             status.state = State::Damaged;
-            reason.clone_into(&mut status.reason);
+            status.reason = format!("{what}: {error}");
         });
+        error.during(&format!(
+            "sandbox {} is damaged: {what}",
+            self.handle.identity().name
+        ))
     }
 
     async fn create_and_start(&self, spec: Spec) -> Result<(Arc<Record>, Started)> {
@@ -231,17 +226,20 @@ impl Actor {
         delete::remove_in_background(Arc::clone(&self.platform), id, self.uid_base);
     }
 
-    async fn refuse_all(&mut self, error: &Error) {
+    /// Everybody who waits gets the error; the first one gets its causes too, so that they are logged once.
+    async fn refuse_all(&mut self, error: Error) {
         self.requests.close();
-        // The first one gets the cause as well: it is logged once.
-        tracing::debug!(sandbox = %self.handle.id(), error = %error.chain(), "not created");
+        let replica = error.replica();
+        let mut first = Some(error);
         while let Some(request) = self.requests.recv().await {
+            let error = first.take().unwrap_or_else(|| replica.replica());
             match request {
-                Request::Start(reply) => answer(reply, Err(error.replica())),
-                Request::Stop(reply) | Request::Delete(reply) => {
-                    answer(reply, Err(error.replica()))
-                }
+                Request::Start(reply) => answer(reply, Err(error)),
+                Request::Stop(reply) | Request::Delete(reply) => answer(reply, Err(error)),
             }
+        }
+        if let Some(error) = first {
+            unheard(&error);
         }
     }
 
@@ -318,7 +316,14 @@ impl Actor {
 /// Reason code by which `acquire` knows that it should wait and create anew.
 pub(super) const IS_BEING_DELETED: &str = "SANDBOX_IS_BEING_DELETED";
 
-/// Answers a caller, who may be gone.
+/// Answers a caller. One who is gone logs nothing any more, so that an error is logged here.
 fn answer<T>(reply: Reply<T>, result: Result<T>) {
-    drop(reply.send(result));
+    if let Err(Err(error)) = reply.send(result) {
+        unheard(&error);
+    }
+}
+
+/// Logs an error that nobody waits for.
+fn unheard(error: &Error) {
+    tracing::warn!(reason = error.reason(), error = %error.chain(), "a sandbox's change failed");
 }
