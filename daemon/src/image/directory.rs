@@ -18,6 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::{Digest, ImageError};
+use crate::error::chain;
 
 const PRIVATE: u32 = 0o700;
 
@@ -146,7 +147,7 @@ impl Drop for Staging {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             // The sweep at the next start takes what is left.
-            tracing::warn!(%error, "cannot empty an import's staging directory");
+            tracing::warn!(error = %chain(&error), "cannot empty an import's staging directory");
         }
     }
 }

@@ -18,6 +18,7 @@ use super::import::{self, Staged};
 use super::index::{Index, Record};
 use super::unpack::LeftOut;
 use super::{Digest, ImageError, ImageName, ImageRef};
+use crate::error::chain;
 
 /// One image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -304,14 +305,11 @@ impl ImageStore {
     /// Failures are logged, not returned: an index that cannot be read must not keep the daemon from starting.
     fn sweep(&self) {
         if let Err(error) = self.empty_staging() {
-            tracing::warn!(%error, "cannot empty the images' staging directory");
+            tracing::warn!(error = %chain(&error), "cannot empty the images' staging directory");
         }
         let swept = Index::read(self.directory.path()).and_then(|i| self.remove_unused_layers(&i));
         if let Err(error) = swept {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "cannot sweep unused layers"
-            );
+            tracing::error!(error = %chain(&error), "cannot sweep unused layers");
         }
     }
 

@@ -11,7 +11,7 @@ use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
 use super::live::Live;
 use super::platform::Platform;
 use super::steps::{Step, nothing, run_all};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, chain};
 use crate::holder::{Holder, LaunchSpec, NoNewPrivileges};
 use crate::image::{Digest, Image, ImageRef};
 use crate::storage::RootLayers;
@@ -234,7 +234,7 @@ fn end_holder(starting: &mut Starting) {
         holder.mark_stopping();
         // Its cgroup is killed next, which ends it just as well.
         if let Err(error) = holder.kill_process() {
-            tracing::debug!(sandbox = %starting.record.id, %error, "holder not killed by its pidfd");
+            tracing::debug!(sandbox = %starting.record.id, error = %chain(&error), "holder not killed by its pidfd");
         }
     }
     remove_socket(&starting.platform, &starting.record.id);
@@ -293,7 +293,7 @@ pub(super) fn holder_socket(platform: &Platform, id: &SandboxId) -> PathBuf {
 pub(super) fn remove_socket(platform: &Platform, id: &SandboxId) {
     match std::fs::remove_file(holder_socket(platform, id)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(sandbox = %id, %error, "holder's socket not removed");
+            tracing::warn!(sandbox = %id, error = %chain(&error), "holder's socket not removed");
         }
         _ => {}
     }
