@@ -12,13 +12,17 @@ const DOMAIN: &str = "lodge";
 /// Key of the text that says how to mend it, in `ErrorInfo.metadata`.
 const HINT: &str = "hint";
 
-/// The status of an error. What is our own fault is logged here, with all its causes; the caller gets the message alone.
+/// The status of an error. What is not the caller's fault is logged here, with all its causes; the caller gets the message
+/// alone.
 pub fn status(error: &Error) -> Status {
     let code = code(error.kind());
-    if is_ours(error.kind()) {
-        tracing::error!(reason = error.reason(), error = %error.chain(), "call failed");
-    } else {
-        tracing::debug!(reason = error.reason(), error = %error.chain(), "call refused");
+    match blame(error.kind()) {
+        Blame::Ours => {
+            tracing::error!(reason = error.reason(), error = %error.chain(), "call failed");
+        }
+        Blame::Theirs => {
+            tracing::debug!(reason = error.reason(), error = %error.chain(), "call refused");
+        }
     }
     let mut metadata = HashMap::new();
     if !error.hint_text().is_empty() {
@@ -44,8 +48,28 @@ fn code(kind: ErrorKind) -> Code {
     }
 }
 
-fn is_ours(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Internal | ErrorKind::DataLoss)
+/// Whose fault an error is.
+#[derive(Debug, PartialEq, Eq)]
+enum Blame {
+    /// The caller's, or the state's that the caller asked for.
+    Theirs,
+    /// Lodge's or the host's: an operator must be able to find the cause.
+    Ours,
+}
+
+fn blame(kind: ErrorKind) -> Blame {
+    match kind {
+        // Also what may work later: that PID 1 did not answer has a cause.
+        ErrorKind::Internal | ErrorKind::DataLoss | ErrorKind::Unavailable => Blame::Ours,
+        ErrorKind::InvalidArgument
+        | ErrorKind::NotFound
+        | ErrorKind::AlreadyExists
+        | ErrorKind::FailedPrecondition
+        | ErrorKind::ResourceExhausted
+        | ErrorKind::Unsupported
+        | ErrorKind::OutOfRange
+        | ErrorKind::Aborted => Blame::Theirs,
+    }
 }
 
 impl From<Error> for Status {
