@@ -4,6 +4,7 @@
 //! told of each step and may stop the import.
 
 use std::fs::File;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use rustix::fs::fstatvfs;
@@ -188,6 +189,27 @@ impl<'a> Budget<'a> {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(ImageError::Cancelled),
         }
+    }
+}
+
+/// Counts what is read through it as looked at, and so stops with an [`ImageError`] inside the `io::Error` when nobody
+/// wants the import any more.
+pub(super) struct Watched<'b, 'a, R> {
+    inner: R,
+    budget: &'b mut Budget<'a>,
+}
+
+impl<'b, 'a, R> Watched<'b, 'a, R> {
+    pub(super) fn new(inner: R, budget: &'b mut Budget<'a>) -> Self {
+        Self { inner, budget }
+    }
+}
+
+impl<R: Read> Read for Watched<'_, '_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.budget.read(count as u64).map_err(io::Error::other)?;
+        Ok(count)
     }
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::budget::{Budget, Stage};
+use super::budget::{Budget, Stage, Watched};
 use super::compression::{Compression, Decompressed};
 use super::directory::{Directory, Staging};
 use super::oci::{self, Members, PlannedLayer, RunConfig};
@@ -75,16 +75,19 @@ pub(super) fn stage(
     staging: &Staging,
     budget: &mut Budget<'_>,
 ) -> Result<Staged, ImageError> {
-    let mut stream = Decompressed::new(Span::whole(archive), budget.limits())?;
+    budget.stage(Stage::Checking)?;
+    let stream = Decompressed::new(Span::whole(archive), budget.limits())?;
     let compression = stream.compression();
-    let mut staged = match Members::scan(&mut stream)? {
+    let mut staged = match Members::scan(Watched::new(stream, budget))? {
         None => stage_root(archive, directory, staging, budget)?,
         Some(members) if compression == Compression::None => {
             stage_layers(archive, &members, directory, staging, budget)?
         }
         Some(_) => {
             let plain = inflate(archive, directory, budget)?;
-            let scanned = Members::scan(BufReader::with_capacity(BUFFER, Span::whole(&plain)))?;
+            budget.stage(Stage::Checking)?;
+            let stream = BufReader::with_capacity(BUFFER, Span::whole(&plain));
+            let scanned = Members::scan(Watched::new(stream, budget))?;
             let members = scanned.expect("the same bytes were an archive of layers before");
             stage_layers(&plain, &members, directory, staging, budget)?
         }
@@ -159,7 +162,9 @@ fn stage_layer(
         return Ok(stored);
     }
     // Before a byte of it is parsed.
-    planned.member.verify(archive)?;
+    planned
+        .member
+        .verify(Watched::new(planned.member.reader(archive), budget))?;
     let layer = unpack(
         planned.member.reader(archive),
         staging.layer(number)?,

@@ -1,12 +1,13 @@
 //! The archive as a list of members with their places in the file.
 //!
 //! A `docker save` or OCI archive is told from a root file system by its names alone: all of them are of a few shapes
-//! that no root file system has. The scan of a root file system ends at its first file.
+//! that no root file system has. The scan of a root file system ends at its first file; that of an archive of layers passes
+//! over all of it, so that whoever scans watches the stream.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -122,8 +123,8 @@ impl Member {
         Span::new(archive, self.offset, self.size)
     }
 
-    /// Checks the content against the digest in the name, where the name is one.
-    pub(in crate::image) fn verify(&self, archive: &File) -> Result<(), ImageError> {
+    /// Checks the content, which `reader` gives, against the digest in the name, where the name is one.
+    pub(in crate::image) fn verify(&self, mut reader: impl Read) -> Result<(), ImageError> {
         let stem = self
             .name
             .strip_prefix("blobs/sha256/")
@@ -132,12 +133,9 @@ impl Member {
             return Ok(());
         };
         let mut hasher = Sha256::new();
-        let mut reader = self.reader(archive);
         let mut buffer = vec![0; BUFFER];
         loop {
-            let count = reader
-                .read(&mut buffer)
-                .map_err(|e| ImageError::io("read", self.name.as_bytes(), e))?;
+            let count = reader.read(&mut buffer).map_err(|e| self.unreadable(e))?;
             if count == 0 {
                 break;
             }
@@ -162,7 +160,7 @@ impl Member {
         if self.size > JSON_MAX {
             return Err(Self::problem(&self.name, "is larger than 4 MiB"));
         }
-        self.verify(archive)?;
+        self.verify(self.reader(archive))?;
         let mut text = Vec::new();
         self.reader(archive)
             .read_to_end(&mut text)
@@ -172,6 +170,14 @@ impl Member {
             what,
             source,
         })
+    }
+
+    /// The observer's stop comes through as it is.
+    fn unreadable(&self, error: io::Error) -> ImageError {
+        match error.downcast::<ImageError>() {
+            Ok(own) => own,
+            Err(error) => ImageError::io("read", self.name.as_bytes(), error),
+        }
     }
 
     pub(super) fn size(&self) -> u64 {

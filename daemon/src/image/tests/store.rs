@@ -209,6 +209,34 @@ fn a_cancelled_import_leaves_nothing() {
     assert!(arena.store.list().expect("readable").is_empty());
 }
 
+/// Nothing is known of a large archive of layers until all of it was passed over: who gives up then is heard.
+#[test]
+fn an_import_is_cancelled_while_its_members_are_looked_for() {
+    let arena = Arena::new();
+    let archive = Archive::default()
+        .file(format!("{:064x}/layer.tar", 0), vec![0; 4 << 20])
+        .file("manifest.json", "[]")
+        .finish();
+    let archive = arena.received(&archive);
+    let name = ImageName::parse("a").expect("valid");
+    let mut heard = Vec::new();
+    let cancelled = arena.store.import(&name, &archive, &mut |progress| {
+        heard.push((progress.stage, progress.bytes));
+        if progress.bytes > 0 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    assert!(
+        matches!(cancelled, Err(ImageError::Cancelled)),
+        "{cancelled:?}"
+    );
+    let (stage, bytes) = *heard.last().expect("it was told");
+    assert_eq!(stage, Stage::Checking);
+    assert!(bytes < 2 << 20, "{bytes} bytes were read first");
+}
+
 #[test]
 fn a_damaged_index_is_an_error_and_stays_as_it_is() {
     let arena = Arena::new();
