@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use super::{Digest, ImageError};
 use crate::error::chain;
+use crate::storage::remove_tree::remove_tree;
 
 const PRIVATE: u32 = 0o700;
 
@@ -145,11 +146,19 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
+        if let Err(error) = remove_entry(&self.0) {
             // The sweep at the next start takes what is left.
             tracing::warn!(error = %chain(&error), "cannot empty an import's staging directory");
         }
     }
+}
+
+/// Removes what is there, however deep: what an archive made is no matter for a recursion of the standard library.
+pub(super) fn remove_entry(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    Ok(remove_tree(File::open(parent)?, name)?)
 }
 
 fn make_private(path: &Path) -> Result<(), ImageError> {

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::syncfs;
 
 use super::budget::{Budget, Limits, Observer, Stage};
-use super::directory::{Directory, Staging};
+use super::directory::{Directory, Staging, remove_entry};
 use super::import::{self, Staged};
 use super::index::{Index, Record};
 use super::unpack::LeftOut;
@@ -315,12 +315,7 @@ impl ImageStore {
 
     fn empty_staging(&self) -> std::io::Result<()> {
         for entry in fs::read_dir(self.directory.staging())? {
-            let path = entry?.path();
-            if path.is_dir() {
-                fs::remove_dir_all(path)?
-            } else {
-                fs::remove_file(path)?
-            }
+            remove_entry(&entry?.path())?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 mod driver;
 /// For kernels without btrfs: image layers below, one directory per sandbox above.
 pub mod overlay;
-/// Removing a tree that a sandbox has written.
+/// Removing a tree that a sandbox or an archive has made.
 pub mod remove_tree;
 
 pub use driver::{RootLayers, Storage, StorageError};

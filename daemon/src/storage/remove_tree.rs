@@ -1,4 +1,4 @@
-//! Removing a tree that a sandbox has written: by descriptor, never following a link, in bounded memory and with a bounded
+//! Removing a tree that a sandbox or an archive has made: by descriptor, never following a link, in bounded memory and with a bounded
 //! number of descriptors, whatever the shape of the tree.
 //!
 //! A tree deeper than [`DEPTH_MAX`] is flattened: its deep directories are moved up to the root of the tree and removed
@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::{Errno, Result};
+use rustix::path::Arg;
 
 /// Directories held open at once; a process may have 1,024 at the least.
 const DEPTH_MAX: usize = 64;
@@ -17,7 +18,7 @@ const DEPTH_MAX: usize = 64;
 const MOVED: &str = ".lodge-moved-";
 
 /// Removes the entry `name` of `parent` with everything below it. One that is not there is no error.
-pub fn remove_tree(parent: impl AsFd, name: &str) -> Result<()> {
+pub fn remove_tree(parent: impl AsFd, name: impl Arg + Copy) -> Result<()> {
     let parent = parent.as_fd();
     match open_child(parent, name) {
         Ok(mut root) => {
@@ -100,7 +101,7 @@ impl Removal<'_> {
     }
 }
 
-fn open_child(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<Dir> {
+fn open_child(parent: BorrowedFd<'_>, name: impl Arg) -> Result<Dir> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Dir::new(rustix::fs::openat(parent, name, flags, Mode::empty())?)
 }

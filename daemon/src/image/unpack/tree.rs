@@ -8,13 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fchmod, mkdirat, open, openat2,
-    statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fchmod, mkdirat, open, openat2, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::image::ImageError;
 use crate::image::tar::EntryPath;
+use crate::storage::remove_tree::remove_tree;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
@@ -172,22 +173,4 @@ fn below(root: impl AsFd, path: &[u8], flags: OFlags) -> rustix::io::Result<Owne
         Mode::empty(),
         RESOLVE,
     )
-}
-
-/// Removes a directory with all that is in it, by descriptors. It recurses no deeper than entry names are allowed to be.
-fn remove_tree(parent: impl AsFd, name: &[u8]) -> rustix::io::Result<()> {
-    let directory = below(&parent, name, OFlags::RDONLY | DIRECTORY)?;
-    for entry in Dir::read_from(&directory)? {
-        let entry = entry?;
-        let child = entry.file_name().to_bytes();
-        if child == b"." || child == b".." {
-            continue;
-        }
-        match unlinkat(&directory, child, AtFlags::empty()) {
-            Ok(()) => {}
-            Err(Errno::ISDIR) => remove_tree(&directory, child)?,
-            Err(e) => return Err(e),
-        }
-    }
-    unlinkat(&parent, name, AtFlags::REMOVEDIR)
 }
