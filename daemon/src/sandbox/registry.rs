@@ -117,7 +117,7 @@ impl Registry {
                 SANDBOX_NOT_FOUND,
                 format!("no sandbox {which}"),
             )
-            .hint("create it with Acquire")
+            .hint("`lodge create NAME` creates it; in the API, Acquire does")
         })
     }
 
