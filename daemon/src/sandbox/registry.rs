@@ -61,6 +61,21 @@ pub struct Acquired {
     pub created: bool,
 }
 
+/// What get-or-create gives: a sandbox that may still have to be started.
+struct Obtained {
+    handle: Handle,
+    created: bool,
+}
+
+impl Obtained {
+    fn found(handle: Handle) -> Self {
+        Self {
+            handle,
+            created: false,
+        }
+    }
+}
+
 impl Registry {
     /// Takes up what an earlier daemon left, and then serves.
     pub async fn open(platform: Platform) -> Result<Self> {
@@ -78,7 +93,7 @@ impl Registry {
         spec::check_labels(&request.labels)?;
         request.limits.resolve(&self.platform.default_limits)?;
         for _ in 0..ACQUIRE_ATTEMPTS {
-            let (handle, created) = self.get_or_create(tenant, request).await?;
+            let Obtained { handle, created } = self.get_or_create(tenant, request).await?;
             match handle.live().await {
                 Ok(_) => {
                     return Ok(Acquired {
@@ -154,10 +169,10 @@ impl Registry {
         &self.platform
     }
 
-    async fn get_or_create(&self, tenant: &Tenant, request: &Acquire) -> Result<(Handle, bool)> {
+    async fn get_or_create(&self, tenant: &Tenant, request: &Acquire) -> Result<Obtained> {
         if let Some(handle) = self.table.by_name(tenant, &request.name) {
             self.check_image(&handle, request).await?;
-            return Ok((handle, false));
+            return Ok(Obtained::found(handle));
         }
         // Pinned until the table says that a sandbox uses it.
         let (spec, expected, _pin) = self.spec(tenant, request).await?;
@@ -167,7 +182,7 @@ impl Registry {
         {
             Found::Old(handle) => {
                 self.check_image(&handle, request).await?;
-                Ok((handle, false))
+                Ok(Obtained::found(handle))
             }
             Found::New(handle, requests) => {
                 let actor = Actor {
@@ -179,7 +194,10 @@ impl Registry {
                     uid_base: None,
                 };
                 tokio::spawn(actor.create(spec));
-                Ok((handle, true))
+                Ok(Obtained {
+                    handle,
+                    created: true,
+                })
             }
         }
     }
