@@ -121,6 +121,22 @@ async fn case_f4_what_cannot_be_executed() -> Result<()> {
     Ok(())
 }
 
+/// A user or group that the image lacks is named in plain words.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_user_is_named() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("users").await?;
+    for (user, message) in [
+        ("nosuch", "no such user: nosuch"),
+        ("root:nosuch", "no such group: nosuch"),
+    ] {
+        let ran = room.run("true").user(user).await?;
+        ran.exited(126)?;
+        ensure!(ran.result.message == message, "{}", ran.story());
+    }
+    Ok(())
+}
+
 /// Runs of the test, in lanes of so many at once.
 const ORPHAN_RUNS: usize = 1000;
 const LANES: usize = 8;

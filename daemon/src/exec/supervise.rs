@@ -221,7 +221,15 @@ fn ended_by(exited: &Exited, group: &Group) -> EndedBy {
 fn not_executed(failure: &StepFailure) -> String {
     let object: String = failure.object.chars().take(256).collect();
     let step: String = failure.step.chars().take(64).collect();
-    format!("{step} {object:?}: {}", cause(failure))
+    match object.split_once(' ') {
+        // The image's /etc/passwd or /etc/group lacks it.
+        Some((kind @ ("user" | "group"), name))
+            if step == "user" && failure.errno == Errno::ENOENT as i32 =>
+        {
+            format!("no such {kind}: {}", name.escape_debug())
+        }
+        _ => format!("{step} {object:?}: {}", cause(failure)),
+    }
 }
 
 fn cause(failure: &StepFailure) -> String {
