@@ -63,9 +63,9 @@ fn captured(name: &str, captured: &Captured, object: &mut Map<String, Value>) {
     }
 }
 
-/// Milliseconds with decimals; null where it is not known.
+/// Milliseconds with at most three decimals; null where it is not known.
 fn millis(duration: Option<Duration>) -> Value {
-    json!(duration.map(|duration| duration.as_secs_f64() * 1000.0))
+    json!(duration.map(|duration| duration.as_micros() as f64 / 1000.0))
 }
 
 fn time(time: Option<SystemTime>) -> Value {
@@ -168,4 +168,24 @@ pub(crate) fn node(node: &NodeInfo) -> Value {
         "cgroup_mode": node.cgroup_mode,
         "default_image": node.default_image,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 0.001963 s times 1,000 is 1.9629999999999999 in binary.
+    #[test]
+    fn milliseconds_have_three_decimals_at_most() {
+        for (nanoseconds, text) in [
+            (1_963_000, "1.963"),
+            (1_963_999, "1.963"),
+            (2_000_000, "2.0"),
+            (120_003_007_000, "120003.007"),
+        ] {
+            let shown = millis(Some(Duration::from_nanos(nanoseconds))).to_string();
+            assert_eq!(shown, text);
+        }
+        assert_eq!(millis(None), Value::Null);
+    }
 }
