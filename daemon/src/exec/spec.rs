@@ -74,7 +74,7 @@ pub enum Command {
     Argv(Vec<String>),
 }
 
-/// A run to be made, validated. It has no `Debug`: commands and environments belong into no log.
+/// A run to be made, validated. It has no `Debug`: commands and environments belong in no log.
 #[derive(Clone)]
 pub struct RunSpec {
     pub(super) command: Command,

@@ -42,7 +42,7 @@ pub enum Event {
     Exited(Arc<RunResult>),
 }
 
-/// The events of a run, from its begin.
+/// The events of a run, from its beginning.
 pub struct Events {
     run: Run,
     /// In the order in which they are asked next.

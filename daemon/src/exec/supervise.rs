@@ -81,7 +81,7 @@ impl Supervised {
         pumping.drain(&controls).await;
         if let Some(secrets) = secrets {
             // Nobody of this run is left. Who else may hold the pipe is of another run, and what is held back for the
-            // mask belongs into this result.
+            // mask belongs in this result.
             controls.iter().for_each(|control| control.close());
             pumping.run_out().await;
             if let Err(error) = secrets_fd::wipe(&secrets) {

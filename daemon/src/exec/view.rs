@@ -47,7 +47,7 @@ impl View {
         let tail_from = total - (budget - head_budget);
         let head = read(log, 0, head_budget).await?;
         let head = head.slice(..head_cut(&head));
-        // One byte more shows whether the tail begins at a line's begin.
+        // One byte more shows whether the tail begins at a line's beginning.
         let tail = read(log, tail_from - 1, total - tail_from + 1).await?;
         let whole = tail.len() as u64 == total - tail_from + 1;
         let tail = if whole {
@@ -96,7 +96,7 @@ fn head_cut(head: &[u8]) -> usize {
     head.len()
 }
 
-/// How many bytes to cut off the begin of a tail; `tail[0]` is the byte before it.
+/// How many bytes to cut off the beginning of a tail; `tail[0]` is the byte before it.
 fn tail_cut(tail: &[u8]) -> usize {
     let body = &tail[1..];
     let near = LINE_NEAR.min(body.len() / 4);
