@@ -133,25 +133,56 @@ impl RunTable {
 }
 
 impl Inner {
-    /// Takes out the ended runs that are not to be kept, oldest first; an unsettled one goes back to the end.
+    /// Takes out the ended runs that are not to be kept.
     fn expire(&mut self, now: Instant) -> Vec<Run> {
-        let mut gone = Vec::new();
-        for _ in 0..self.ended.len() {
-            let Some((at, _)) = self.ended.front() else {
-                break;
-            };
-            if self.ended.len() <= ENDED_MAX && now.duration_since(*at) < ENDED_FOR {
-                break;
-            }
-            let Some((at, id)) = self.ended.pop_front() else {
-                break;
-            };
-            match self.known.get(&id) {
-                Some(run) if !run.is_settled() => self.ended.push_back((at, id)),
-                Some(_) => gone.extend(self.known.remove(&id)),
-                None => {}
-            }
+        // Survivors keep no place of those that are settled: else many of them would push a result out at once.
+        let most = ENDED_MAX + self.unsettled.len();
+        let known = &self.known;
+        let is_settled = |id: &RunId| known.get(id).is_none_or(Run::is_settled);
+        let due = take_due(&mut self.ended, most, now, is_settled);
+        due.iter().filter_map(|id| self.known.remove(id)).collect()
+    }
+}
+
+/// Takes out of `ended`, oldest first, what is too old or more than `most`. One that is not settled stays in its place:
+/// the order is that of the ends, and the first that is young enough is the last that has to be looked at.
+fn take_due(
+    ended: &mut VecDeque<(Instant, RunId)>,
+    most: usize,
+    now: Instant,
+    is_settled: impl Fn(&RunId) -> bool,
+) -> Vec<RunId> {
+    let mut due = Vec::new();
+    let mut place = 0;
+    while let Some((at, id)) = ended.get(place) {
+        if ended.len() <= most && now.duration_since(*at) < ENDED_FOR {
+            break;
         }
-        gone
+        if is_settled(id) {
+            due.extend(ended.remove(place).map(|(_, id)| id));
+        } else {
+            place += 1;
+        }
+    }
+    due
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsettled_run_keeps_its_place_and_hides_nothing_behind_it() {
+        let start = Instant::now();
+        let ids: Vec<RunId> = (0..4).map(|_| RunId::random()).collect();
+        let hours = |n: u64| start + Duration::from_secs(n * 3600);
+        let mut ended: VecDeque<_> = (0..).map(hours).zip(ids.clone()).collect();
+        let is_settled = |id: &RunId| *id != ids[0];
+        assert_eq!(take_due(&mut ended, 3, hours(3), is_settled), ids[1..2]);
+        assert_eq!(take_due(&mut ended, 3, hours(26), is_settled), ids[2..3]);
+        let left: Vec<_> = ended.iter().map(|(_, id)| id.clone()).collect();
+        assert_eq!(left, [ids[0].clone(), ids[3].clone()]);
+        assert_eq!(take_due(&mut ended, 3, hours(26), |_| true), ids[..1]);
+        assert_eq!(ended.len(), 1);
     }
 }
