@@ -65,6 +65,8 @@ static READS: LazyLock<Semaphore> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Semaphore::new((2 * processors).max(4))
 });
+/// Most bytes read on the reactor: copying more would keep other tasks waiting.
+const CACHED_READ_MAX_BYTES: usize = 256 << 10;
 /// Holes begin and end at pages, so that every file system frees what they cover.
 const PAGE: u64 = 4096;
 
@@ -180,7 +182,9 @@ impl StreamLog {
                 Err(piece) => return Ok(piece),
             }
         };
-        if let Some(piece) = self.read_cached(offset, want) {
+        if want <= CACHED_READ_MAX_BYTES
+            && let Some(piece) = self.read_cached(offset, want)
+        {
             return Ok(piece);
         }
         let _turn = READS.acquire().await.map_err(io::Error::other)?;
