@@ -1,13 +1,15 @@
 //! The log of one stream of a run: its file, which part of it is kept, and who reads it.
 //!
 //! An offset in the file is the offset in the stream. The first and the last part are kept; what lies between is a
-//! punched hole. The file is made at the first byte, so a silent run costs none. The bytes come from `output` or
+//! punched hole. The file is made at the first byte, so a silent run costs none. Once bytes could not be stored, nothing
+//! that follows is, by this daemon or the next: an offset never names other bytes than before. (The next one cannot know
+//! how many were lost, and where no file could be made at all it knows of no loss.) The bytes come from `output` or
 //! `spool`, the only writers. File work blocks: those methods say so and belong on a blocking thread.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -67,6 +69,10 @@ static READS: LazyLock<Semaphore> = LazyLock::new(|| {
 });
 /// Most bytes read on the reactor: copying more would keep other tasks waiting.
 const CACHED_READ_MAX_BYTES: usize = 256 << 10;
+/// Mode of a log, and of one that has lost bytes: that tells the next daemon to store no more. It needs no space, which
+/// may be what is wanting.
+const MODE: u32 = 0o600;
+const MODE_LOST: u32 = 0o400;
 /// Holes begin and end at pages, so that every file system frees what they cover.
 const PAGE: u64 = 4096;
 
@@ -141,9 +147,14 @@ impl StreamLog {
         let log = Self::new(run_dir, stream, budget);
         match OpenOptions::new().read(true).write(true).open(&log.path) {
             Ok(file) => {
+                let metadata = file.metadata()?;
                 let mut state = log.lock();
-                state.len = file.metadata()?.len();
+                state.len = metadata.len();
                 state.hole = found_hole(&file, budget.first, state.len);
+                if metadata.mode() & 0o777 == MODE_LOST {
+                    // Why is known no more.
+                    state.lose(Errno::EIO);
+                }
                 state.file = Some(Arc::new(file));
                 drop(state);
                 Ok(log)
@@ -261,7 +272,7 @@ impl StreamLog {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o600)
+            .mode(MODE)
             .open(&self.path)
     }
 
@@ -284,13 +295,28 @@ impl StreamLog {
             }
             state.len = len;
             state.hole.end = state.hole.end.min(len.max(state.hole.start));
+            if let Some(lost) = &mut state.lost {
+                lost.from = lost.from.min(len);
+            }
         }
         Ok(())
     }
 
-    /// Notes that writing failed: from the current length on, bytes are only counted.
+    /// Notes that writing failed: from the current length on, bytes are only counted. Blocks.
     pub(super) fn lose(&self, errno: Errno) {
-        self.lock().lose(errno);
+        let file = {
+            let mut state = self.lock();
+            state.lose(errno);
+            state.file.clone()
+        };
+        if let Some(Err(error)) =
+            file.map(|file| file.set_permissions(Permissions::from_mode(MODE_LOST)))
+        {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the next daemon will not know of a log's loss"
+            );
+        }
     }
 
     /// Notes that `count` bytes were added, and punches what the budget no longer covers. Blocks.

@@ -115,6 +115,22 @@ async fn where_no_file_can_be_made_bytes_are_counted_and_shown_as_a_gap() {
 }
 
 #[tokio::test]
+async fn a_reopened_log_that_lost_bytes_stores_no_others_in_their_place() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let log = log_in(&dir);
+    fill(&log, 3_000);
+    log.lose(Errno::ENOSPC);
+    fill(&log, 4_000);
+    assert_eq!(read_all(&log).await, (3_000, vec![(3_000, 4_000)]));
+    drop(log);
+    let again = StreamLog::reopen(&dir.path().join("run"), Stream::Stdout, SMALL).expect("reopens");
+    let again = Arc::new(again);
+    assert_eq!(again.loss().map(|(from, _)| from), Some(3_000));
+    again.append(b"not the bytes that were lost");
+    assert_eq!(read_all(&again).await, (3_000, vec![(3_000, 3_028)]));
+}
+
+#[tokio::test]
 async fn a_follower_holds_the_writer_only_while_it_moves() {
     let dir = tempfile::tempdir().expect("tempdir");
     let log = log_in(&dir);
