@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore, SetOnce};
 
-use super::log::StreamLog;
+use super::log::{StreamLog, errno_of};
 use super::spool::Spool;
 use crate::reactor;
 
@@ -132,14 +132,17 @@ impl Pump {
 
     /// Pumps until the pipe is closed, then seals the log.
     pub(super) async fn run(mut self) {
-        if let Err(error) = self.pump().await {
-            // The bytes that are still in the pipe are lost to the log; its reader must not wait for them.
+        let pumped = self.pump().await;
+        if let Err(error) = pumped.and(self.finish().await) {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "output of a run cannot be read"
             );
+            // What is still in the pipe is lost to the log: the result has to say so.
+            self.log.lose(errno_of(&error));
         }
-        self.finish().await;
+        // Its readers wait for nothing more.
+        self.log.seal();
         let _ = self.control.drained.set(());
     }
 
@@ -213,15 +216,15 @@ impl Pump {
         Ok(stopped?)
     }
 
-    /// Writes what a mask held back, and seals the log.
-    async fn finish(&mut self) {
-        if let Some(Sink::Masked(spool)) = self.sink.take()
-            && !spool.is_untouched()
-        {
-            // Should the thread panic, the log is sealed all the same.
-            let _ = tokio::task::spawn_blocking(move || spool.finish()).await;
+    /// Writes what a mask held back.
+    async fn finish(&mut self) -> io::Result<()> {
+        match self.sink.take() {
+            Some(Sink::Masked(spool)) if !spool.is_untouched() => {
+                let task = tokio::task::spawn_blocking(move || spool.finish());
+                task.await.map_err(io::Error::other)
+            }
+            _ => Ok(()),
         }
-        self.log.seal();
     }
 }
 

@@ -74,6 +74,21 @@ async fn a_closed_pipe_without_output_ends_the_pump_without_a_file() {
     assert!(!f.dir.path().join("run").exists());
 }
 
+#[tokio::test]
+async fn output_that_cannot_be_read_is_no_complete_log() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let log = Arc::new(StreamLog::new(dir.path(), Stream::Stdout, BUDGET));
+    let (socket, mut other) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    other
+        .write_all(b"splice takes pipes only")
+        .expect("written");
+    let sink = Sink::Plain(Arc::clone(&log));
+    let pump = Pump::new(socket.into(), Arc::clone(&log), sink).expect("pump");
+    pump.run().await;
+    assert!(log.is_sealed());
+    assert_eq!(log.loss(), Some((0, Errno::EINVAL)));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_byte_of_a_large_output_is_in_the_log_in_order() {
     let mut f = start();
