@@ -5,13 +5,19 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::time::SystemTime;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
 
 use super::run::Run;
 use super::table::RunTable;
 use crate::error::{Error, Result};
 use crate::sandbox::Live;
 use crate::sandbox::id::RunId;
+use crate::sandbox::uid_range::RANGE_LEN;
 
 /// Most processes listed.
 const PROCESSES_MAX: usize = 10_000;
@@ -44,38 +50,35 @@ pub struct Process {
 /// The processes of a started sandbox, by pid.
 pub async fn processes(live: &Live, runs: &RunTable) -> Result<Vec<Process>> {
     let runs = runs.with_processes().await;
-    let holder = live.holder.pid();
+    let uid_base = live.uid_base;
     let listing = tokio::task::spawn_blocking(move || {
-        let uid_base = uid_base(holder)?;
         let mut all: Vec<Process> = runs.iter().flat_map(|run| of_run(run, uid_base)).collect();
         all.sort_by_key(|process| process.pid);
         all.truncate(PROCESSES_MAX);
-        Ok(all)
+        all
     });
-    let failed = |error| {
+    listing.await.map_err(|error| {
         Error::internal(
             "PROCESSES_UNREADABLE",
             "the processes cannot be listed",
             error,
         )
-    };
-    listing
-        .await
-        .map_err(|error| failed(io::Error::other(error)))?
-        .map_err(failed)
+    })
 }
 
 fn of_run(run: &Run, uid_base: u32) -> Vec<Process> {
     let pids = run.processes();
     let read = pids.iter().take(PROCESSES_MAX).filter_map(|pid| {
         // One that ends while we look is left out.
-        let status = read_bounded(&format!("/proc/{pid}/status"), STATUS_MAX_BYTES).ok()?;
+        let process = ProcessDir::open(*pid).ok()?;
+        let status = process.read("status", STATUS_MAX_BYTES).ok()?;
         let status = Status::parse(&String::from_utf8_lossy(&status))?;
-        let arguments = read_bounded(&format!("/proc/{pid}/cmdline"), COMMAND_MAX_BYTES).ok()?;
+        let uid = uid_inside(status.host_uid, uid_base)?;
+        let arguments = process.read("cmdline", COMMAND_MAX_BYTES).ok()?;
         Some(Process {
             run: run.id().clone(),
             pid: status.pid,
-            uid: status.host_uid.checked_sub(uid_base)?,
+            uid,
             command: command(&arguments, &status.name),
             state: status.state,
             rss_bytes: status.rss_bytes,
@@ -123,21 +126,29 @@ fn command(arguments: &[u8], name: &str) -> String {
     String::from_utf8_lossy(arguments).replace('\0', " ")
 }
 
-/// The host uid that is 0 inside, from PID 1's map.
-fn uid_base(holder: i32) -> io::Result<u32> {
-    let map = read_bounded(&format!("/proc/{holder}/uid_map"), 4096)?;
-    let map = String::from_utf8_lossy(&map);
-    let base = map
-        .split_whitespace()
-        .nth(1)
-        .and_then(|base| base.parse().ok());
-    base.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no uid map"))
+/// What a host uid is inside. `None` if it is none of the sandbox's: the pid was used anew, by somebody else.
+fn uid_inside(host_uid: u32, uid_base: u32) -> Option<u32> {
+    host_uid
+        .checked_sub(uid_base)
+        .filter(|uid| *uid < RANGE_LEN)
 }
 
-fn read_bounded(path: &str, limit: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// `/proc/<pid>` of one process: all that is read below it is of that process, or fails once it is gone.
+struct ProcessDir(OwnedFd);
+
+impl ProcessDir {
+    fn open(pid: i32) -> Result<Self, Errno> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        open(format!("/proc/{pid}").as_str(), flags, Mode::empty()).map(Self)
+    }
+
+    fn read(&self, name: &str, limit: u64) -> io::Result<Vec<u8>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -163,6 +174,27 @@ mod tests {
     #[test]
     fn a_process_of_the_host_is_none_of_ours() {
         assert_eq!(Status::parse(&STATUS.replace("\t17", "")), None);
+    }
+
+    #[test]
+    fn a_uid_beyond_the_sandboxs_range_is_none_of_ours() {
+        assert_eq!(uid_inside(1_001_000, 1_000_000), Some(1_000));
+        assert_eq!(uid_inside(999_999, 1_000_000), None);
+        assert_eq!(uid_inside(1_065_535, 1_000_000), Some(65_535));
+        assert_eq!(uid_inside(1_065_536, 1_000_000), None);
+    }
+
+    #[test]
+    fn what_is_read_of_a_process_ends_with_it() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .expect("starts");
+        let process = ProcessDir::open(child.id().cast_signed()).expect("lives");
+        assert!(process.read("status", STATUS_MAX_BYTES).is_ok());
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert!(process.read("status", STATUS_MAX_BYTES).is_err());
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Live {
     pub id: SandboxId,
     /// Its PID 1.
     pub holder: Holder,
+    /// The host uid that is 0 inside; [`RANGE_LEN`](super::uid_range::RANGE_LEN) ids from there on are its.
+    pub uid_base: u32,
     /// Its cgroup, where each run gets a leaf.
     pub cgroup: Arc<SandboxGroup>,
     /// Variables for every run: the image's, then the sandbox's own, each name once.

@@ -102,6 +102,7 @@ pub(super) fn live(
     Live {
         id: record.id.clone(),
         holder,
+        uid_base: record.uid_base,
         cgroup,
         env: Arc::new(environment(image, record)),
         user: image.user.clone(),
