@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use lodge_kernel::cgroup::RunLeaf;
 use tokio::sync::Semaphore;
+use zeroize::Zeroize;
 
 use super::environment::CallEnv;
 use super::log::Stream;
@@ -87,7 +88,7 @@ impl Engine {
             grace: GRACE,
             kill_on_exit,
             leaf: leaf.0.spawn_fds().map_err(no_leaf)?,
-            spec: exec,
+            spec: exec.take(),
             script,
             stdin: input.theirs,
             stdout: stdout.theirs,
@@ -148,6 +149,23 @@ impl Engine {
     }
 }
 
+/// What a child executes: wiped when dropped, on whatever way a start fails.
+struct Wiped(ExecSpec);
+
+impl Wiped {
+    /// Gives it to who wipes it next.
+    fn take(mut self) -> ExecSpec {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        self.0.argv.zeroize();
+        self.0.env.zeroize();
+    }
+}
+
 /// A leaf that goes again unless it is kept.
 struct NewLeaf(Arc<RunLeaf>, Kept);
 
@@ -183,7 +201,7 @@ impl Drop for NewLeaf {
 }
 
 /// What the child executes, and the script where it is too long for an argument.
-fn exec_spec(live: &Live, spec: &RunSpec) -> Result<(ExecSpec, Option<Vec<u8>>)> {
+fn exec_spec(live: &Live, spec: &RunSpec) -> Result<(Wiped, Option<Vec<u8>>)> {
     let env = spec
         .env
         .layered(&live.env, spec.argument_bytes(SCRIPT_ARGUMENT_MAX))?;
@@ -215,7 +233,7 @@ fn exec_spec(live: &Live, spec: &RunSpec) -> Result<(ExecSpec, Option<Vec<u8>>)>
         user: user.clone(),
         shell,
     };
-    Ok((exec, script))
+    Ok((Wiped(exec), script))
 }
 
 /// The tables for masking; built on a blocking thread, since large secrets take milliseconds.
