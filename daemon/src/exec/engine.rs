@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use lodge_kernel::cgroup::RunLeaf;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zeroize::Zeroize;
 
-use super::environment::CallEnv;
+use super::environment::{CallEnv, Secret};
 use super::log::Stream;
 use super::mask::Patterns;
 use super::plumbing::{Input, Outlet};
@@ -17,7 +17,7 @@ use super::run::{GRACE, Group, Parts, Run};
 use super::secrets_fd;
 use super::spec::{Command, RawRunSpec, RunSpec};
 use super::stdin::StdinPipe;
-use super::supervise::{PidsLimit, Places, Supervised};
+use super::supervise::{LivePlaces, PidsLimit, Places, Supervised};
 use super::table::RunTable;
 use super::timeout::TimeoutPolicy;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +27,8 @@ use crate::sandbox::id::RunId;
 
 /// Live runs of all sandboxes. Each holds about ten descriptors.
 const LIVE_MAX: usize = 1_000;
+/// Bytes of all secret values of all live runs: with their tables for masking about 200 MiB.
+const SECRETS_LIVE_MAX_BYTES: usize = 4 << 20;
 
 /// Starts runs. Cheap to clone.
 #[derive(Clone)]
@@ -35,6 +37,7 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     timeouts: TimeoutPolicy,
     places: Arc<Semaphore>,
+    secret_bytes: Arc<Semaphore>,
 }
 
 /// A run that was started.
@@ -51,6 +54,7 @@ impl Engine {
         Self(Arc::new(Inner {
             timeouts,
             places: Arc::new(Semaphore::new(LIVE_MAX)),
+            secret_bytes: Arc::new(Semaphore::new(SECRETS_LIVE_MAX_BYTES)),
         }))
     }
 
@@ -61,7 +65,10 @@ impl Engine {
 
     /// Starts a run in a started sandbox.
     pub async fn start(&self, live: &Live, runs: &RunTable, spec: RunSpec) -> Result<Started> {
-        let places = self.reserve(runs)?;
+        let places = Places {
+            _live: Some(self.reserve(runs)?),
+            _secrets: self.reserve_secrets(spec.env.secrets())?,
+        };
         let (exec, script) = exec_spec(live, &spec)?;
         let patterns = patterns(&spec.env).await?;
         let pids = PidsLimit::of(live);
@@ -130,7 +137,7 @@ impl Engine {
         })
     }
 
-    pub(super) fn reserve(&self, runs: &RunTable) -> Result<Places> {
+    pub(super) fn reserve(&self, runs: &RunTable) -> Result<LivePlaces> {
         let in_sandbox = runs.reserve()?;
         let in_all = Arc::clone(&self.0.places)
             .try_acquire_owned()
@@ -142,9 +149,30 @@ impl Engine {
                 )
                 .hint("wait for some to end")
             })?;
-        Ok(Places {
+        Ok(LivePlaces {
             _in_sandbox: in_sandbox,
             _in_all: in_all,
+        })
+    }
+
+    /// Room for the tables by which these secrets are masked.
+    pub(super) fn reserve_secrets(
+        &self,
+        secrets: &[Secret],
+    ) -> Result<Option<OwnedSemaphorePermit>> {
+        let bytes: usize = secrets.iter().map(|secret| secret.value.len()).sum();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let room = Arc::clone(&self.0.secret_bytes);
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        room.try_acquire_many_owned(permits).map(Some).map_err(|_| {
+            Error::new(
+                ErrorKind::ResourceExhausted,
+                "TOO_MANY_SECRETS",
+                format!("the secrets of live runs have {SECRETS_LIVE_MAX_BYTES} bytes together on this host"),
+            )
+            .hint("wait for runs with large secrets to end")
         })
     }
 }
@@ -286,4 +314,33 @@ fn not_asked(error: HolderError) -> Error {
     )
     .hint("try again: the sandbox is started anew")
     .caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::Zeroizing;
+
+    use super::*;
+
+    #[test]
+    fn secrets_of_all_live_runs_are_bounded_and_make_room_at_their_end() {
+        let engine = Engine::new(TimeoutPolicy {
+            default: None,
+            maximum: None,
+        });
+        let secret = |bytes| {
+            [Secret {
+                name: "A".to_owned(),
+                value: Zeroizing::new("x".repeat(bytes)),
+            }]
+        };
+        assert!(matches!(engine.reserve_secrets(&[]), Ok(None)));
+        let most = engine.reserve_secrets(&secret(SECRETS_LIVE_MAX_BYTES - 4));
+        let most = most.expect("there is room");
+        let refused = engine.reserve_secrets(&secret(5));
+        assert_eq!(refused.expect_err("full").reason(), "TOO_MANY_SECRETS");
+        assert!(engine.reserve_secrets(&secret(4)).is_ok());
+        drop(most);
+        assert!(engine.reserve_secrets(&secret(5)).is_ok());
+    }
 }

@@ -13,13 +13,17 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use zeroize::Zeroizing;
 
+use super::environment::SECRETS_MAX_BYTES;
 use super::log::{StreamLog, errno_of};
 use super::mask::{Masker, Patterns};
-use super::output::splice_once;
+use super::output::{PIPE_LARGE, splice_once};
+use super::secrets_fd;
 
 /// The spool's first page holds how far it was consumed: two little-endian u64, the raw offset up to which bytes were
 /// masked and the log's length with them. Raw bytes follow at their stream offset plus this.
 const HEADER: u64 = 4096;
+/// Most bytes that wait unmasked: one splice, and what the mask holds back.
+const UNMASKED_MAX: u64 = PIPE_LARGE as u64 + SECRETS_MAX_BYTES as u64;
 /// Consumed bytes are wiped and freed in whole pages.
 const PAGE: u64 = 4096;
 
@@ -51,13 +55,13 @@ impl Spool {
     }
 
     /// Goes on with the spool of an earlier daemon. What that one had written to the log without noting it here is cut
-    /// off the log and masked again. Blocks.
+    /// off the log and masked again. It was in a holder's hands: checked like any input. Blocks.
     pub(super) fn resume(
         file: OwnedFd,
         log: Arc<StreamLog>,
         patterns: Arc<Patterns>,
     ) -> io::Result<Self> {
-        let file = File::from(file);
+        let file = secrets_fd::regular_file(file)?;
         let mut header = [0; 16];
         let raw = file.metadata()?.len().saturating_sub(HEADER);
         if raw > 0 {
@@ -65,6 +69,12 @@ impl Spool {
         }
         let (masked, written) = header.split_at(8);
         let masked_to = le_u64(masked).min(raw);
+        if raw - masked_to > UNMASKED_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not the spool of a run",
+            ));
+        }
         log.cut(le_u64(written))?;
         let mut spool = Self {
             file,
@@ -266,6 +276,17 @@ mod tests {
             .expect("resumes")
             .finish();
         assert_eq!(text(&log).await, "noted «T» unnoted");
+    }
+
+    #[test]
+    fn a_spool_of_hostile_length_or_kind_is_refused() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let resumed = |file: OwnedFd| Spool::resume(file, new_log(&dir), patterns());
+        let huge = File::from(memfd_create(c"test", MFdFlags::MFD_CLOEXEC).expect("memfd"));
+        huge.set_len(1 << 40).expect("sparse");
+        assert!(resumed(huge.into()).is_err());
+        let (read, _write) = pipe().expect("pipe");
+        assert!(resumed(read).is_err());
     }
 
     #[tokio::test]

@@ -40,8 +40,16 @@ pub(super) struct Supervised {
     pub(super) places: Places,
 }
 
-/// Its places among the live runs of the sandbox and of the daemon; given back at its end.
+/// What it takes up of the sandbox's and the daemon's bounds; given back at its end.
 pub(super) struct Places {
+    /// `None` where it had ended before it was adopted.
+    pub(super) _live: Option<LivePlaces>,
+    /// For the bytes of its secrets, if it has any.
+    pub(super) _secrets: Option<OwnedSemaphorePermit>,
+}
+
+/// Places among the live runs of the sandbox and of the daemon.
+pub(super) struct LivePlaces {
     pub(super) _in_sandbox: Slot,
     pub(super) _in_all: OwnedSemaphorePermit,
 }
