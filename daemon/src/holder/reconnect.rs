@@ -5,11 +5,12 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use lodge_holder::protocol::{Fds, VERSION};
+use lodge_holder::protocol::{Fds, PacketError, VERSION};
 use lodge_kernel::sys::pidfd;
 use lodge_proto::holder::{
     FromHolder, Hello, HelloReply, RunState, ToHolder, from_holder, to_holder,
 };
+use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -19,10 +20,14 @@ use super::error::HolderError;
 use super::packets::Packets;
 
 /// How long a holder may take to greet. It answers in microseconds; this is for one that is broken or a host that is very busy.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Whoever asks tries again.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs that a holder may name: more is a lie.
-const MAX_RUNS: u32 = 4096;
+/// Runs that a holder may name: it knows no more at once.
+const MAX_RUNS: u32 = 1024;
+
+/// Descriptors that a holder keeps for one run: two pipes, two spools, the secrets. More would only use up ours.
+const MAX_KEPT: usize = 5;
 
 /// A run that a holder told of.
 #[derive(Debug)]
@@ -39,9 +44,13 @@ impl Holder {
     /// Connects to the holder that listens at `socket`; `pid` is the process in the sandbox's holder group.
     ///
     /// # Errors
-    /// [`HolderError::Gone`] if none listens; [`HolderError::Protocol`] if it speaks another version.
+    /// [`HolderError::Gone`] if the process is gone; [`HolderError::Protocol`] if it speaks another version; anything
+    /// else says that the process may well live, and its runs with it.
     pub async fn reconnect(pid: i32, path: &Path) -> Result<(Self, Vec<KnownRun>), HolderError> {
-        let pidfd = pidfd::open(pid).map_err(|_| HolderError::Gone)?;
+        let pidfd = pidfd::open(pid).map_err(|errno| match errno {
+            Errno::ESRCH => HolderError::Gone,
+            other => HolderError::os("open the holder")(other),
+        })?;
         let packets =
             Packets::new(dial(path)?).map_err(HolderError::os("watch the holder's connection"))?;
         let told = timeout(PATIENCE, greet(&packets))
@@ -73,7 +82,7 @@ fn dial(path: &Path) -> Result<OwnedFd, HolderError> {
     let connection = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
         .map_err(HolderError::os("make a socket"))?;
     let address = UnixAddr::new(path).map_err(HolderError::os("name the holder's socket"))?;
-    connect(connection.as_raw_fd(), &address).map_err(|_| HolderError::Gone)?;
+    connect(connection.as_raw_fd(), &address).map_err(HolderError::os("connect to the holder"))?;
     Ok(connection)
 }
 
@@ -89,6 +98,12 @@ async fn greet(packets: &Packets) -> Result<Vec<(RunState, Fds)>, HolderError> {
     while left > 0 {
         let (message, fds) = packets.receive::<FromHolder>().await?;
         if let Some(from_holder::Message::RunState(state)) = message.message {
+            if fds.len() > MAX_KEPT {
+                return Err(HolderError::Packet(PacketError::Descriptors {
+                    roles: MAX_KEPT,
+                    fds: fds.len(),
+                }));
+            }
             runs.push((state, Fds::pair(&message.fds, fds)?));
             left -= 1;
         }

@@ -50,6 +50,8 @@ mod delete;
 
 /// What an earlier daemon left.
 mod recover;
+/// Whether a holder that an earlier daemon left still answers.
+mod reach;
 
 /// Failures of the parts below as errors of a call.
 mod failure;

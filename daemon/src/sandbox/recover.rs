@@ -1,5 +1,6 @@
 //! What an earlier daemon left: every sandbox is listed again. One whose holder lives goes on; what is left of a dead one
-//! is ended, and its next run starts it. A holder is believed by the sandbox's cgroup and by its socket, which only it can
+//! is ended, and its next run starts it. One whose holder lives and cannot be talked to is damaged: its processes stay as
+//! they are until it is deleted. Nothing that one sandbox left keeps the others from being served. A holder is believed by the sandbox's cgroup and by its socket, which only it can
 //! serve; no pid is ever read from a file, since it may be another process's by then.
 
 use std::collections::BTreeSet;
@@ -15,13 +16,14 @@ use super::id::{SandboxId, SandboxName};
 use super::limits::{self, LimitStatus, Shortfall};
 use super::live::Live;
 use super::platform::Platform;
+use super::reach::{Reached, reach};
 use super::registry::Registry;
 use super::start;
 use super::state::State;
 use super::stop;
 use super::uid_range;
 use crate::error::{Error, ErrorKind, Result};
-use crate::holder::{Holder, HolderError, KnownRun};
+use crate::holder::{Holder, KnownRun};
 use crate::store::{Damage, Loaded, Record};
 
 /// Holders asked at once. Each answers in less than a millisecond, or is given up on.
@@ -40,28 +42,56 @@ pub(super) async fn recover(registry: &Registry) -> Result<()> {
     for (id, uid_base) in trash {
         remove_discarded(registry, id, uid_base);
     }
-    take_up_all(registry, loaded).await
-}
-
-async fn take_up_all(registry: &Registry, loaded: Vec<Loaded>) -> Result<()> {
-    let mut tasks = JoinSet::new();
-    for one in loaded {
-        if tasks.len() >= ASKED_AT_ONCE {
-            ended(tasks.join_next().await)?;
-        }
-        tasks.spawn(take_up(registry.clone(), one));
-    }
-    while !tasks.is_empty() {
-        ended(tasks.join_next().await)?;
-    }
+    take_up_all(registry, loaded).await;
     Ok(())
 }
 
-fn ended(task: Option<std::result::Result<(), tokio::task::JoinError>>) -> Result<()> {
-    match task {
-        Some(Err(error)) => Err(Error::internal("INTERNAL", "recovery failed", error)),
-        _ => Ok(()),
+async fn take_up_all(registry: &Registry, loaded: Vec<Loaded>) {
+    let mut tasks = JoinSet::new();
+    for one in loaded {
+        if tasks.len() >= ASKED_AT_ONCE {
+            tasks.join_next().await;
+        }
+        tasks.spawn(take_up_or_list(registry.clone(), one));
     }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Takes a sandbox up; if that panics, the sandbox is damaged and the others go on.
+async fn take_up_or_list(registry: Registry, loaded: Loaded) {
+    let (id, damage) = damage_of(&loaded);
+    let fault = tokio::spawn(take_up(registry.clone(), loaded)).await.err();
+    if let Some(fault) = fault {
+        tracing::error!(sandbox = %id, error = &fault as &dyn std::error::Error, "taking a sandbox up failed");
+        take_up_damaged(&registry, id, damage).await;
+    }
+}
+
+/// How a sandbox is listed that could not even be looked at.
+fn damage_of(loaded: &Loaded) -> (SandboxId, Damage) {
+    let reason = "taking it up failed; the daemon's log says where".to_owned();
+    let (id, tenant, name, uid_base) = match loaded {
+        Loaded::Sandbox(record) => (
+            &record.id,
+            Some(record.spec.tenant.clone()),
+            Some(record.spec.name.clone()),
+            Some(record.uid_base),
+        ),
+        Loaded::Damaged(id, damage) => (
+            id,
+            damage.tenant.clone(),
+            damage.name.clone(),
+            damage.uid_base,
+        ),
+        Loaded::Unfinished(id) => (id, None, None, None),
+    };
+    let damage = Damage {
+        reason,
+        tenant,
+        name,
+        uid_base,
+    };
+    (id.clone(), damage)
 }
 
 async fn take_up(registry: Registry, loaded: Loaded) {
@@ -123,7 +153,7 @@ async fn take_up_sandbox(registry: &Registry, record: Arc<Record>) {
     let spec = record.spec.clone();
     let (handle, requests) = Handle::new(identity, Some(spec), record.created_at_ms, status);
     if let Some(live) = handle.live_now() {
-        platform.engine.adopt(&live, handle.runs(), known);
+        adopt(platform, &handle, live, known).await;
     }
     serve(
         registry,
@@ -132,6 +162,24 @@ async fn take_up_sandbox(registry: &Registry, record: Arc<Record>) {
         Some(Arc::clone(&record)),
         Some(record.uid_base),
     );
+}
+
+/// Takes a holder's runs over. If that panics, the sandbox is damaged: what it says of its runs could not be trusted.
+async fn adopt(platform: &Arc<Platform>, handle: &Handle, live: Live, known: Vec<KnownRun>) {
+    let (platform, runs) = (Arc::clone(platform), handle.runs().clone());
+    let adopted = on_thread(move || {
+        platform.engine.adopt(&live, &runs, known);
+        Ok(())
+    });
+    if let Err(error) = adopted.await {
+        tracing::error!(sandbox = %handle.id(), error = %error.chain(), "runs not taken over");
+        handle.take_live(State::Damaged);
+        handle.update(|status| {
+            status.reason =
+                "its runs could not be taken over; its processes stay until it is deleted"
+                    .to_owned();
+        });
+    }
 }
 
 async fn take_up_damaged(registry: &Registry, id: SandboxId, damage: Damage) {
@@ -184,21 +232,19 @@ async fn condition(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<Con
         start::remove_socket(platform, &record.id);
         return Ok(Condition::Stopped);
     };
-    let holder = match group.holder_pid()? {
-        Some(pid) => Holder::reconnect(pid, &start::holder_socket(platform, &record.id)).await,
-        None => Err(HolderError::Gone),
-    };
+    let socket = start::holder_socket(platform, &record.id);
+    let reached = reach(&group, &socket).await?;
     let (platform, record) = (Arc::clone(platform), Arc::clone(record));
-    match holder {
-        Ok((holder, known)) => {
+    match reached {
+        Reached::Holder(holder, known) => {
             on_thread(move || running(&platform, &record, holder, group, known)).await
         }
-        Err(error) => {
-            if !matches!(error, HolderError::Gone) {
-                let error = Error::from(error);
-                tracing::error!(sandbox = %record.id, error = %error.chain(), "holder is of no use");
-            }
-            on_thread(move || stopped(&platform, &record, &group)).await
+        Reached::Nobody => on_thread(move || stopped(&platform, &record, &group)).await,
+        Reached::Deaf(error) => {
+            tracing::error!(sandbox = %record.id, error = &error as &dyn std::error::Error, "holder cannot be reached");
+            Ok(Condition::Damaged(format!(
+                "its PID 1 lives and cannot be reached ({error}); its processes stay until it is deleted"
+            )))
         }
     }
 }
