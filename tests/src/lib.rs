@@ -9,6 +9,7 @@ pub mod binary; // where the product's binaries are
 pub mod cgroup; // the host's cgroup trees, seen from outside: find, kill, remove
 pub mod cli; // the `lodge` command, run as a user runs it
 pub mod daemon; // a `lodged` of the test's own: start, restart, kill, clean up
+pub mod fake_holder; // a holder that lies to the daemon
 pub mod host; // processes, mounts and settings of the host, seen from outside
 pub mod hostile;
 pub mod image; // the base image, imported once, and small images made from the host's own bash
