@@ -44,7 +44,7 @@ struct LimitArgs {
     /// Processes and threads of all runs together
     #[arg(long, value_name = "N")]
     pids: Option<i64>,
-    /// Disk space of its files
+    /// Disk space of its files; nothing enforces it yet, so it needs --allow-degraded
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     disk: Option<i64>,
     /// Open files per process
