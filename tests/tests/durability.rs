@@ -254,6 +254,28 @@ async fn failed_create_that_left_files_keeps_its_uid_range() -> Result<()> {
     leaves_nothing(&daemon, failed.id(), kept).await
 }
 
+/// Why a create failed is in the log, once: an operator finds the cause, which the caller does not get.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_create_is_logged_once_with_its_cause() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    fs::remove_dir(daemon.slot().home().join("run/holders"))?;
+    let request = pb::AcquireRequest {
+        name: "failed".into(),
+        ..Default::default()
+    };
+    let refused = daemon.api().try_acquire(request).await;
+    let message = refused
+        .err()
+        .context("it was created")?
+        .message()
+        .to_owned();
+    let log = fs::read_to_string(daemon.log_file())?;
+    let cause = "No such file or directory";
+    ensure!(!message.contains(cause), "{message}");
+    ensure!(log.matches(cause).count() == 1, "{log}");
+    Ok(())
+}
+
 /// The uid range in the record of the one sandbox that has a directory.
 fn only_uid_base(daemon: &Daemon) -> Result<u32> {
     let mut dirs = fs::read_dir(daemon.state_dir().join("sandboxes"))?;
