@@ -80,6 +80,8 @@ impl From<Error> for Status {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Seek as _};
+
     use super::*;
 
     #[test]
@@ -101,5 +103,29 @@ mod tests {
             Some("mend it")
         );
         assert!(!format!("{status:?}").contains("secret/path"));
+    }
+
+    /// What the log of a daemon with the usual level has of an error.
+    fn logged(error: &Error) -> String {
+        let mut file = tempfile::tempfile().expect("a file");
+        let writer = std::sync::Mutex::new(file.try_clone().expect("duplicated"));
+        let log = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::INFO)
+            .with_writer(writer)
+            .finish();
+        tracing::subscriber::with_default(log, || status(error));
+        let mut text = String::new();
+        file.rewind().expect("a plain file");
+        file.read_to_string(&mut text).expect("text");
+        text
+    }
+
+    #[test]
+    fn what_may_work_later_is_logged_with_its_cause() {
+        let cause = std::io::Error::other("broken pipe");
+        let error = Error::new(ErrorKind::Unavailable, "HOLDER_UNREACHABLE", "no answer");
+        let text = logged(&error.caused_by(cause));
+        assert!(text.contains("no answer: broken pipe"), "{text}");
+        assert_eq!(logged(&Error::invalid("INVALID_NAME", "no name")), "");
     }
 }
