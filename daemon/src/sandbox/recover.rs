@@ -26,8 +26,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::holder::{Holder, KnownRun};
 use crate::store::{Damage, Loaded, Record};
 
-/// Holders asked at once. Each answers in less than a millisecond, or is given up on.
-const ASKED_AT_ONCE: usize = 32;
+/// Holders asked at once. Each answers in less than a millisecond, or is given up on after some seconds: so many at once
+/// that a node full of silent ones is served long before the unit's start would time out.
+const ASKED_AT_ONCE: usize = 256;
 
 /// Fills the registry from the state directory. Nothing is served before this ends.
 pub(super) async fn recover(registry: &Registry) -> Result<()> {
