@@ -15,16 +15,19 @@ use lodge_tests::cgroup;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::fake_holder::{FakeHolder, Story, Told, socket_of};
 use lodge_tests::live::contains;
-use lodge_tests::room::Room;
+use lodge_tests::room::{Command, Ran, Room};
 use lodge_tests::wait::{until, until_blocking};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::SignalFd;
+use tokio::task::JoinSet;
 
 /// Longest wait for what a busy machine has to do.
 const SOON: Duration = Duration::from_secs(20);
 /// More than may live at once in a sandbox.
 const SURVIVORS: usize = 300;
+/// Runs that a test starts at once.
+const AT_ONCE: usize = 50;
 
 /// Host pids of a run's processes, as the kernel has them, whether a daemon runs or not.
 fn members(daemon: &Daemon, run_id: &str) -> Result<usize> {
@@ -191,13 +194,25 @@ async fn survivor_is_listed_and_killable_after_kill_9() -> Result<()> {
     Ok(())
 }
 
+async fn all_at_once(command: &Command) -> Result<Vec<Ran>> {
+    let mut runs = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        runs.spawn(command.clone().send());
+    }
+    let ended = runs.join_all().await;
+    Ok(ended.into_iter().collect::<Result<_, _>>()?)
+}
+
 /// Runs that have ended take none of the places of live ones: all of them are taken over, and new ones can be started.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_survivors_than_live_runs_are_taken_over() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let room = daemon.api().room("many").await?;
-    for _ in 0..SURVIVORS {
-        room.run("sleep 300 >/dev/null 2>&1 &").await?.exited(0)?;
+    // They hold the output, so that each run is looked at for a moment when it is taken over.
+    for _ in 0..SURVIVORS / AT_ONCE {
+        for ran in all_at_once(&room.run("sleep 300 &")).await? {
+            ran.exited(0)?;
+        }
     }
     daemon.kill9()?;
     daemon.start_again()?;
