@@ -11,13 +11,16 @@ use futures_core::Stream as _;
 use lodge_proto::v1 as pb;
 use pb::import_event::Event;
 use pb::import_request::Message;
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tonic::Streaming;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::upload::{Reader, Upload, UploadFailure};
 use crate::wire::{CALL_DEADLINE, answer, time};
+
+/// Bytes that are read before the call begins: as many as a pipe gives at once.
+const FIRST_BYTES: usize = 4096;
 
 /// An image: what a new sandbox's root file system starts as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,14 +142,14 @@ impl Import {
     }
 
     async fn import(self) -> Result<Image> {
+        let archive = begun(self.archive).await?;
         let spec = pb::ImportSpec { name: self.name };
         let first = pb::ImportRequest {
             message: Some(Message::Spec(spec)),
         };
-        let (upload, mut failure) =
-            Upload::new(first, Some(self.archive), |bytes| pb::ImportRequest {
-                message: Some(Message::Chunk(bytes)),
-            });
+        let (upload, mut failure) = Upload::new(first, Some(archive), |bytes| pb::ImportRequest {
+            message: Some(Message::Chunk(bytes)),
+        });
         let mut service = self.client.image_service();
         let mut on_progress = self.on_progress;
         let mut events = failure.or_response(service.import(upload)).await?;
@@ -164,6 +167,15 @@ impl Import {
             missing: "the image",
         })
     }
+}
+
+/// Waits for the archive's first bytes. A builder writes none for minutes, and the daemon, which has few places for
+/// imports, gives up on a caller who is silent.
+async fn begun(mut archive: Reader) -> Result<Reader> {
+    let mut first = vec![0; FIRST_BYTES];
+    let count = archive.read(&mut first).await.map_err(Error::Upload)?;
+    first.truncate(count);
+    Ok(Box::pin(std::io::Cursor::new(first).chain(archive)))
 }
 
 async fn next_event(
@@ -224,5 +236,28 @@ impl Image {
             sandboxes: image.sandboxes,
             left_out: image.left_out,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    /// The daemon would give up on `lodge image build` before mmdebstrap has written a byte.
+    #[tokio::test]
+    async fn an_import_begins_with_the_first_bytes() {
+        let (mut producer, archive) = tokio::io::duplex(64);
+        let mut beginning = Box::pin(begun(Box::pin(archive)));
+        let early = poll_fn(|cx| Poll::Ready(beginning.as_mut().poll(cx).is_ready())).await;
+        assert!(!early, "nothing was written yet");
+        producer.write_all(b"all ").await.expect("read");
+        let mut archive = beginning.await.expect("begun");
+        producer.write_all(b"of it").await.expect("there is room");
+        drop(producer);
+        let mut text = String::new();
+        archive.read_to_string(&mut text).await.expect("text");
+        assert_eq!(text, "all of it");
     }
 }

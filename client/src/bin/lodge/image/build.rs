@@ -75,10 +75,24 @@ fn image_name(args: &Args, dir: &Path) -> Result<String> {
             .and_then(|name| name.to_str())
             .map(str::to_owned)
     };
-    args.name
-        .clone()
-        .or_else(of_dir)
-        .context("the directory's name is no image name: give --name")
+    let name = args.name.clone().or_else(of_dir);
+    let name = name.context("the directory's name is no image name: give --name")?;
+    if is_image_name(&name) {
+        return Ok(name);
+    }
+    let hint =
+        "a name is 1 to 128 of [a-z0-9._/:-] and begins with a letter or a digit: give --name";
+    Err(Advice::new(format!("not an image name: {name:?}"), hint).into())
+}
+
+/// The API's rule. The daemon checks it too, but only when the build has taken its minutes.
+fn is_image_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= 128
+        && name.bytes().next().is_some_and(plain)
+        && name
+            .bytes()
+            .all(|byte| plain(byte) || b"._/:-".contains(&byte))
 }
 
 /// Builds beside the file and renames, so that a file of that name is a whole archive.
