@@ -33,8 +33,8 @@ const SHELLS: &[(&CStr, &CStr)] = &[
 /// Where a script lies that is too long for an argument.
 const SCRIPT_PATH: &CStr = c"/proc/self/fd/3";
 
-/// Longest name of an object in the message to the holder, in bytes: the caller chooses it.
-const OBJECT_MAX: usize = 1024;
+/// Longest name of an object in the message to the holder, in characters: the caller chooses it.
+const OBJECT_MAX: usize = 512;
 
 /// What the child needs.
 pub(super) struct Child<'a> {
@@ -58,8 +58,7 @@ pub(super) fn run(child: Child<'_>) -> ! {
         Err(error) => error,
     };
     // The holder reads a page of it.
-    let cut = error.object.floor_char_boundary(OBJECT_MAX);
-    error.object.truncate(cut);
+    error.object = error.object.chars().take(OBJECT_MAX).collect();
     let status = if error.step == "exec" && error.errno == Errno::ENOENT {
         NOT_FOUND
     } else {
