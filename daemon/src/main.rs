@@ -59,14 +59,14 @@ fn run() -> Result<ExitCode> {
         }
         Invocation::Doctor(config, format) => {
             telemetry::start(config.log_level, config.log_format);
-            let launcher = LauncherProcess::start()?;
+            let launcher = LauncherProcess::start(&config.state_dir)?;
             block_on(examine(&config, launcher, format))
         }
         Invocation::Serve(config) => {
             telemetry::start(config.log_level, config.log_format);
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
             let lock = StateLock::take(&config.state_dir)?;
-            let launcher = LauncherProcess::start()?;
+            let launcher = LauncherProcess::start(&config.state_dir)?;
             prepare_process()?;
             let served = block_on(serve(&config, launcher));
             drop(lock);

@@ -228,8 +228,19 @@ print('init: ' + ' '.join(sorted({errno.errorcode[e] for p, e in seen if p == '/
                 .timeout(Duration::from_secs(3))
                 .await?,
         )?;
-        ensure!(ran.code() != 0, "{program} ran: {}", ran.story());
+        ensure!(ran.code() == 126, "{program} ran: {}", ran.story());
     }
+    // The same by a name that every later run uses.
+    arena
+        .attack("ln -sfn /proc/self/exe /usr/bin/bash")
+        .await?
+        .exited(0)?;
+    let ran = arena.attack("true").await?;
+    ensure!(
+        ran.code() == 126,
+        "the host's program ran as bash: {}",
+        ran.story()
+    );
     ensure!(
         Sha256::digest(std::fs::read(&binary)?) == before,
         "the daemon's binary changed"

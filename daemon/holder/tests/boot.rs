@@ -33,6 +33,7 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/id",
     "/bin/ls",
     "/bin/mkdir",
+    "/bin/rm",
     "/usr/bin/readlink",
 ];
 
@@ -320,6 +321,29 @@ fn a_sandbox_sees_only_itself() {
     assert!(output.contains("Read-only file system"), "{output}");
     let (_, output) = room.run("echo x >/new; cat /new /etc/hostname /dev/null; ls /", 5000);
     assert!(output.starts_with("x\nroom\n"), "{output}");
+    room.end();
+}
+
+/// Whatever the daemon was started with, and whatever the C library keeps to itself.
+#[test]
+fn a_command_starts_with_every_signal_at_its_default() {
+    let mut room = Room::make("signals");
+    let (_, status) = room.run("exec cat /proc/self/status", 5000);
+    for set in ["SigIgn:", "SigBlk:"] {
+        let line = status.lines().find(|line| line.starts_with(set));
+        assert_eq!(line, Some(&*format!("{set}\t0000000000000000")));
+    }
+    room.end();
+}
+
+/// Root must get in to mend a broken /etc/passwd.
+#[test]
+fn root_needs_no_account_file() {
+    let mut room = Room::make("accounts");
+    let (exited, output) = room.run("rm /etc/passwd && mkdir /etc/passwd", 5000);
+    assert_eq!(exited.wait_status, 0, "{output}");
+    let (exited, output) = room.run("echo here", 5000);
+    assert_eq!((exited.wait_status, output.as_str()), (0, "here\n"));
     room.end();
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::error::HolderError;
 use super::packets::Packets;
+use super::private_copy;
 use crate::sandbox::id::SandboxId;
 
 /// Connections that may wait at a holder's socket: there is one daemon.
@@ -33,12 +34,13 @@ pub struct LauncherProcess {
 }
 
 impl LauncherProcess {
-    /// Runs `lodged launcher`, this same binary, with its end of the socket as standard input and with an empty environment. To be
-    /// called while this process has one thread.
+    /// Runs `lodged launcher`, from a copy of this same binary (in `dir`, if it can) that no sandbox may open, with its end of the socket
+    /// as standard input and with an empty environment. To be called while this process has one thread.
     ///
     /// # Errors
     /// Where the process cannot be started.
-    pub fn start() -> Result<Self, HolderError> {
+    pub fn start(dir: &Path) -> Result<Self, HolderError> {
+        let program = private_copy::make(dir).map_err(HolderError::os("copy the launcher"))?;
         let (ours, theirs) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -46,7 +48,7 @@ impl LauncherProcess {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(HolderError::os("make the launcher's socket"))?;
-        let child = Command::new("/proc/self/exe")
+        let child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
             .arg0("lodged")
             .arg("launcher")
             .env_clear()

@@ -8,6 +8,7 @@ mod error; // what can fail
 mod launcher; // the launcher process and launches
 mod memfd; // what a command gets, outside everybody's heap
 mod packets; // packets on tokio
+mod private_copy; // the program that the launcher runs, closed to every sandbox
 mod reconnect; // a holder that an earlier daemon left
 
 pub use client::{Holder, KillOnExit, RunEnd, RunWatch, Spawn};

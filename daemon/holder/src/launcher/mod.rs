@@ -22,6 +22,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::protocol::{self, Fds, MAX_PACKET, PacketError};
 
+/// Name of the launcher in process lists.
+const COMM: &std::ffi::CStr = c"lodge-launcher";
+
 /// Errors of the socket after which the next request may do: nothing there, too long, no room for its descriptors now.
 const PASSING: &[Errno] = &[
     Errno::EAGAIN,
@@ -62,6 +65,7 @@ pub fn run(socket: OwnedFd) -> Result<(), LauncherError> {
     let set_up = |what| move |source| LauncherError::SetUp { what, source };
     // Before anything is forked: a holder is non-dumpable from its first instruction, and orphans come to us.
     prctl::set_dumpable(false).map_err(set_up("make itself non-dumpable"))?;
+    prctl::set_name(COMM).map_err(set_up("name itself"))?;
     prctl::set_child_subreaper(true).map_err(set_up("become a subreaper"))?;
     default_signals().map_err(set_up("reset signals"))?;
     let mut mask = SigSet::empty();

@@ -75,12 +75,33 @@ pub fn exit_now(status: i32) -> ! {
 /// # Errors
 /// The kernel's, from sigprocmask(2).
 pub fn default_signals() -> nix::Result<()> {
-    // SAFETY: a zeroed sigaction is SIG_DFL with an empty mask and no flags.
-    let default: libc::sigaction = unsafe { std::mem::zeroed() };
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: `default` is a valid action for any signal. Numbers that may not be changed (SIGKILL, SIGSTOP, the C
-        // library's own two) fail with EINVAL, which leaves them as they are: at their default.
-        unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) };
+    let default = KernelAction::default();
+    for signal in 1..=LAST_SIGNAL {
+        // By the system call itself: the C library keeps 32 and 33 to itself, and may have been started with them ignored.
+        // SAFETY: the kernel reads one of its own sigactions, which `KernelAction` is laid out as; the old one is not wanted. Default
+        // actions point to no code. SIGKILL and SIGSTOP fail with EINVAL, which leaves them at their default.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                &raw const default,
+                std::ptr::null_mut::<KernelAction>(),
+                size_of::<u64>(),
+            );
+        }
     }
     nix::sys::signal::SigSet::empty().thread_set_mask()
+}
+
+/// Highest signal number (SIGRTMAX).
+const LAST_SIGNAL: libc::c_int = 64;
+
+/// The kernel's `struct sigaction` on x86_64; all zero is SIG_DFL with an empty mask and no flags.
+#[repr(C)]
+#[derive(Default)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
 }
