@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lodged::api::grpc;
 use lodged::api::listener::listen;
 use lodged::config::{Config, Invocation, Listen, ReportFormat};
@@ -64,6 +64,7 @@ fn run() -> Result<ExitCode> {
         }
         Invocation::Serve(config) => {
             telemetry::start(config.log_level, config.log_format);
+            require_root()?;
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
             let lock = StateLock::take(&config.state_dir)?;
             let launcher = LauncherProcess::start(&config.state_dir)?;
@@ -87,6 +88,15 @@ fn prepare_process() -> Result<()> {
         ..files
     };
     setrlimit(Resource::Nofile, raised).context("cannot raise the limit on open files")
+}
+
+/// Says what is wrong before the first call that fails for it says something else.
+fn require_root() -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "lodged makes namespaces, mounts and cgroups and needs root\nhint: start it as root, or with systemd"
+    );
+    Ok(())
 }
 
 async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {
