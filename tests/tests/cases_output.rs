@@ -1,12 +1,16 @@
 //! Cases E1 to E6: output is counted exactly, cut honestly, and never invented or mangled.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::host;
+use lodge_tests::room::Room;
+use lodge_tests::wait::until;
 use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
 
 const MIB: usize = 1 << 20;
 
@@ -212,6 +216,45 @@ async fn case_e6_flood_is_counted_in_bounded_memory() -> Result<()> {
             peak < before + (16 << 20),
             "process {pid} grew from {before} to {peak} bytes"
         );
+    }
+    Ok(())
+}
+
+/// How many runs have said "hi" by now.
+async fn runs_that_said_hi(room: &Room) -> Result<usize> {
+    let listed = room.processes().await?;
+    let runs: BTreeSet<String> = listed.into_iter().map(|p| p.run_id).collect();
+    let mut said = 0;
+    for run in runs {
+        let log = room.read_log(&run, pb::Stream::Stdout, 0, 0).await?;
+        said += usize::from(&log.data[..] == b"hi\n");
+    }
+    Ok(said)
+}
+
+/// Deleting a sandbox ends its runs and takes their logs; who waits for a result gets it all the same, with the output.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_leaves_waiting_callers_their_output() -> Result<()> {
+    const CALLS: usize = 8;
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("deleted").await?;
+    let mut calls = JoinSet::new();
+    for _ in 0..CALLS {
+        calls.spawn(room.run("echo hi; sleep 60").send());
+    }
+    until("all have said hi", Duration::from_secs(20), || async {
+        Ok((runs_that_said_hi(&room).await? == CALLS).then_some(()))
+    })
+    .await?;
+    room.delete().await?;
+    while let Some(call) = calls.join_next().await {
+        let ran = call??;
+        ensure!(
+            ran.reason() == pb::EndReason::SandboxStopped,
+            "{}",
+            ran.story()
+        );
+        ensure!(ran.text() == "hi\n", "{}", ran.story());
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zeroize::Zeroize;
 
 use super::environment::{CallEnv, Secret};
-use super::log::Stream;
+use super::log::{Pin, Stream};
 use super::mask::Patterns;
 use super::plumbing::{Input, Outlet};
 use super::run::{GRACE, Group, Parts, Run};
@@ -46,6 +46,8 @@ pub struct Started {
     pub run: Run,
     /// Its standard input, where the caller writes it.
     pub stdin: Option<StdinPipe>,
+    /// Keeps its output readable for the caller to whom it is owed, also if the sandbox is deleted meanwhile.
+    pub pins: [Pin; 2],
 }
 
 impl Engine {
@@ -82,18 +84,13 @@ impl Engine {
         let mut kept = std::mem::take(&mut stdout.kept);
         kept.extend(stderr.kept);
         let secrets = secrets(&spec.env, &mut kept)?;
-        let kill_on_exit = if secrets.is_some() {
-            KillOnExit::Yes
-        } else {
-            KillOnExit::No
-        };
 
         let (started, started_at) = (Instant::now(), SystemTime::now());
         let spawn = Spawn {
             run: id.clone(),
             timeout: spec.timeout,
             grace: GRACE,
-            kill_on_exit,
+            kill_on_exit: kill_on_exit(secrets.as_ref()),
             leaf: leaf.0.spawn_fds().map_err(no_leaf)?,
             spec: exec.take(),
             script,
@@ -117,6 +114,8 @@ impl Engine {
             group: group.clone(),
         });
         runs.insert(run.clone());
+        // Before its task, which may see it to its end at once.
+        let pins = [Stream::Stdout, Stream::Stderr].map(|stream| run.log(stream).pin());
         let pumps = [stdout.pump, stderr.pump];
         let runs = runs.clone();
         let task = Supervised {
@@ -134,6 +133,7 @@ impl Engine {
         Ok(Started {
             run,
             stdin: input.ours,
+            pins,
         })
     }
 
@@ -288,6 +288,14 @@ fn secrets(
     let ours = secrets_fd::write(env.secrets()).map_err(no_pipes)?;
     kept.push((FdRole::Secrets, ours.try_clone().map_err(no_pipes)?));
     Ok(Some(ours))
+}
+
+/// Secrets are only hidden from later runs if nothing that was told of them lives on.
+fn kill_on_exit(secrets: Option<&std::os::fd::OwnedFd>) -> KillOnExit {
+    match secrets {
+        Some(_) => KillOnExit::Yes,
+        None => KillOnExit::No,
+    }
 }
 
 fn no_pipes(error: std::io::Error) -> Error {

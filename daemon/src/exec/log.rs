@@ -22,8 +22,10 @@ use rustix::io::{ReadWriteFlags, preadv2};
 use tokio::sync::{Notify, Semaphore};
 
 mod follower;
+mod pin;
 
 pub use follower::{Follower, Headroom};
+pub use pin::Pin;
 
 /// Which stream of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,8 +120,9 @@ struct State {
     lost: Option<Lost>,
     /// No byte will follow.
     sealed: bool,
-    /// Open from the first byte until the log is sealed.
+    /// Open from the first byte until the log is sealed and no longer pinned.
     file: Option<Arc<File>>,
+    pins: usize,
     followers: Vec<follower::Position>,
     next_follower: u64,
 }
@@ -337,12 +340,12 @@ impl StreamLog {
         self.grown.notify_waiters();
     }
 
-    /// No byte will follow: closes the file and wakes the readers.
+    /// No byte will follow: wakes the readers, and closes the file unless it is pinned.
     pub(super) fn seal(&self) {
         {
             let mut state = self.lock();
             state.sealed = true;
-            state.file = None;
+            state.close_if_unused();
         }
         self.grown.notify_waiters();
     }
@@ -379,6 +382,12 @@ impl State {
         Ok(usize::try_from(end - offset)
             .unwrap_or(usize::MAX)
             .min(limit))
+    }
+
+    fn close_if_unused(&mut self) {
+        if self.sealed && self.pins == 0 {
+            self.file = None;
+        }
     }
 
     fn lose(&mut self, errno: Errno) {

@@ -60,10 +60,12 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         request: Request<wire::RunRequest>,
     ) -> Result<Response<wire::RunResponse>, Status> {
         let call = messages::call_from(request.into_inner().spec)?;
-        let run = self.launch(&call.sandbox, call.raw).await?.run;
+        let started = self.launch(&call.sandbox, call.raw).await?;
+        let Started { run, pins, .. } = started;
         let caller = Departure::watch(run.clone(), call.on_disconnect);
         let result = run.end().await?;
         let output = run.output(&result).await?;
+        drop(pins);
         caller.stayed();
         Ok(Response::new(messages::response(&result, output)))
     }

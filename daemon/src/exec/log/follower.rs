@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Piece, StreamLog};
+use super::{Piece, Pin, StreamLog};
 
 /// How far the writer may be ahead of a follower, in bytes. Below what the log keeps from the end, so that a follower
 /// that is waited for never meets a hole.
@@ -37,11 +37,13 @@ pub struct Follower {
     log: Arc<StreamLog>,
     id: u64,
     at: u64,
+    _pin: Pin,
 }
 
 impl Follower {
     /// Follows `log` from `offset` on.
     pub fn new(log: Arc<StreamLog>, offset: u64) -> Self {
+        let pin = log.pin();
         let mut state = log.lock();
         let id = state.next_follower;
         state.next_follower += 1;
@@ -55,6 +57,7 @@ impl Follower {
             log,
             id,
             at: offset,
+            _pin: pin,
         }
     }
 

@@ -189,3 +189,21 @@ async fn a_follower_is_woken_by_bytes_and_by_the_end() {
     let (bytes, end) = task.await.expect("no panic");
     assert_eq!((&bytes[..], end), (&b"hello"[..], Piece::End));
 }
+
+#[tokio::test]
+async fn a_pinned_log_is_readable_without_its_path_and_closed_with_the_last_pin() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let log = log_in(&dir);
+    let pins = (log.pin(), Follower::new(Arc::clone(&log), 0));
+    log.append(b"owed");
+    log.seal();
+    std::fs::remove_dir_all(dir.path().join("run")).expect("removed");
+    let Piece::Data { bytes, .. } = log.read(0, 100).await.expect("readable") else {
+        panic!("data expected")
+    };
+    assert_eq!(&bytes[..], b"owed");
+    drop(pins.0);
+    assert!(log.lock().file.is_some());
+    drop(pins.1);
+    assert!(log.lock().file.is_none());
+}

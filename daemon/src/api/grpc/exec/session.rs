@@ -52,7 +52,12 @@ pub(super) fn serve(
     requests: Streaming<wire::StartRequest>,
     on_disconnect: OnDisconnect,
 ) -> impl Stream<Item = Result<wire::RunEvent, Status>> + Send + 'static {
-    let Started { run, stdin } = started;
+    // The followers below pin the logs themselves.
+    let Started {
+        run,
+        stdin,
+        pins: _pins,
+    } = started;
     let session = Session {
         // Before anything else: what the run writes from now on waits for this reader.
         events: Events::of(run.clone()),
