@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
+use lodge_tests::cgroup;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::live::contains;
 use lodge_tests::wait::until;
@@ -100,6 +101,56 @@ async fn case_b3_stubborn_holder_of_stdout_does_not_hang_the_timeout() -> Result
         ran.took
     );
     ensure!(room.processes_of(&ran.result.run_id).await?.is_empty());
+    Ok(())
+}
+
+/// A run's server that is sent the outputs of later runs and keeps them does not keep those runs: nothing of them is
+/// left once their own processes are gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_let_go_of_though_another_run_holds_their_output() -> Result<()> {
+    const KEEPER: &str = "python3 -c '
+import socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(\"/tmp/keeper\")
+listener.listen(64)
+kept = []
+while True:
+    peer, _ = listener.accept()
+    kept.append(socket.recv_fds(peer, 1, 2))
+    peer.sendall(b\"k\")
+' & until [ -S /tmp/keeper ]; do sleep 0.05; done";
+    const SENDER: &str = "
+import socket
+peer = socket.socket(socket.AF_UNIX)
+peer.connect('/tmp/keeper')
+socket.send_fds(peer, [b'x'], [1, 2])
+peer.recv(1)
+print('sent')
+";
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("keeper").await?;
+    let keeper = room.run(KEEPER).await?;
+    keeper.exited(0)?;
+    let mut senders = Vec::new();
+    for _ in 0..20 {
+        let ran = room.python(SENDER).await?;
+        ensure!(ran.exited(0)?.text() == "sent\n", "{}", ran.story());
+        senders.push(ran.result.run_id);
+    }
+    until("their groups are gone", Duration::from_secs(10), || async {
+        let groups = senders
+            .iter()
+            .map(|run| cgroup::containing(&daemon.cgroup(), run));
+        let left = groups.collect::<Result<Vec<_>>>()?;
+        Ok(left.iter().all(Vec::is_empty).then_some(()))
+    })
+    .await?;
+    let listed = room.processes().await?;
+    let of_keeper = |p: &pb::Process| p.run_id == keeper.result.run_id;
+    ensure!(
+        !listed.is_empty() && listed.iter().all(of_keeper),
+        "{listed:?}"
+    );
     Ok(())
 }
 

@@ -151,7 +151,10 @@ impl Pump {
         let control = Arc::clone(&self.control);
         // Bytes moved since the command ended: a survivor may go on for ever, what the command wrote is at most a pipe.
         let mut moved_since_end = 0;
-        while !control.is_closed() {
+        loop {
+            if control.is_closed() {
+                return self.take_rest().await;
+            }
             let mut ready = tokio::select! {
                 ready = pipe.readable() => ready?,
                 () = control.told.notified() => {
@@ -186,6 +189,13 @@ impl Pump {
             if ended && (stopped == Stopped::Empty || moved_since_end >= PIPE_LARGE as u64) {
                 let _ = control.drained.set(());
             }
+        }
+    }
+
+    /// Takes what is in the pipe: at most what a pipe holds, since whoever still has it may go on writing.
+    async fn take_rest(&mut self) -> io::Result<()> {
+        if look(&self.pipe)? == Pipe::Data {
+            self.burst(PIPE_LARGE as u64).await?;
         }
         Ok(())
     }

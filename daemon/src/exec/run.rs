@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use lodge_kernel::cgroup::{Removed, RunLeaf};
+use nix::errno::Errno;
 use tokio::sync::SetOnce;
 
 use super::end::RunResult;
@@ -23,6 +24,8 @@ const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// First and longest pause between two looks at a group that is about to be empty.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LONGEST: Duration = Duration::from_millis(20);
+/// Longest pause between two looks at survivors, which may live for days: a look costs microseconds.
+const LOOK_AT_SURVIVORS: Duration = Duration::from_secs(1);
 
 /// One run. Cheap to clone.
 #[derive(Clone)]
@@ -258,6 +261,23 @@ impl Group {
             );
         }
         self.empty_within(GONE_WITHIN).await
+    }
+
+    /// Waits until none of its processes is left, however long that takes.
+    pub(super) async fn deserted(&self) {
+        let mut pause = LOOK_FIRST;
+        while self.may_have_processes() {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LOOK_AT_SURVIVORS);
+        }
+    }
+
+    /// A group that cannot be looked at, say for want of descriptors, may have some; one that is gone has none.
+    fn may_have_processes(&self) -> bool {
+        match self.leaf.processes() {
+            Ok(pids) => !pids.is_empty(),
+            Err(error) => !matches!(error.errno(), Some(Errno::ENOENT | Errno::ENODEV)),
+        }
     }
 
     async fn empty_within(&self, limit: Duration) -> usize {

@@ -108,7 +108,7 @@ impl Supervised {
         // Who waits for the end is answered first; what follows costs as much as the rest of a short run.
         tokio::task::yield_now().await;
 
-        pumping.run_out().await;
+        pumping.outlast(&group, &controls).await;
         run.try_settle().await;
         if !run.is_settled() {
             runs.watch_survivors(run);
@@ -150,6 +150,21 @@ impl<F: Future> Pumping<'_, F> {
             _ = self.pumps.as_mut() => self.open = false,
             () = drained => {}
         }
+    }
+
+    /// Pumps until both pipes are closed or nobody of the run is left. Whoever holds a pipe then is of another run, and
+    /// would keep this one's descriptors and its place with PID 1 for as long as it lives.
+    async fn outlast(&mut self, group: &Group, controls: &[Arc<Control>; 2]) {
+        if !self.open {
+            return;
+        }
+        tokio::select! {
+            biased;
+            _ = self.pumps.as_mut() => self.open = false,
+            () = group.deserted() => {}
+        }
+        controls.iter().for_each(|control| control.close());
+        self.run_out().await;
     }
 
     /// Pumps until both pipes are closed.

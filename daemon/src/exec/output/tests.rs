@@ -203,3 +203,16 @@ async fn large_masked_output_is_exact() {
     let want = line.replace("hunter2!", "«TOKEN»").repeat(100_000);
     assert!(text(&f.log).await == want.as_bytes());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_the_pipe_when_it_is_given_up_is_taken_though_somebody_holds_it() {
+    let mut f = start();
+    let _held = f.write.try_clone().expect("dup");
+    f.control.command_ended();
+    f.control.drained().await;
+    f.write.write_all(b"last words").expect("written");
+    f.control.close();
+    f.task.await.expect("no panic");
+    assert_eq!(text(&f.log).await, b"last words");
+    assert!(f.log.is_sealed());
+}
