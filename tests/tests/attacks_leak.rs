@@ -93,6 +93,27 @@ for pid in [p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpi
     arena.check().await
 }
 
+/// A secret's value in what could not be executed is masked in the result's message like in any output.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_are_masked_in_messages() -> Result<()> {
+    let arena = Arena::new().await?;
+    let (room, secret) = (&arena.attacker, "s3cr3tvalue");
+    let path = format!("/no/{secret}");
+    let cut = format!("/{}{secret}", "x".repeat(505));
+    for (command, shown) in [
+        (room.argv(&[&path]), "/no/«S»"),
+        (room.argv(&[&cut]), "/xxx"),
+        (room.argv(&["true"]).cwd(&path), "/no/«S»"),
+        (room.argv(&["true"]).user(secret), "«S»"),
+    ] {
+        let ran = command.secret("S", secret).await?;
+        let message = &ran.result.message;
+        ensure!(message.contains(shown), "{message:?}");
+        ensure!(!message.contains("s3cr"), "{message:?}");
+    }
+    arena.check().await
+}
+
 /// Looking on the host, with the daemon's log at its most talkative: no secret in logs, state, run logs, command lines
 /// or environments, neither after a good run, nor a failed exec, nor a refused call.
 #[tokio::test(flavor = "multi_thread")]

@@ -124,6 +124,7 @@ impl Engine {
             watch,
             pumps: [stdout_pump, stderr_pump],
             secrets,
+            patterns,
             pids: PidsLimit::of(live),
             started: Instant::now().checked_sub(age).unwrap_or_else(Instant::now),
             places,

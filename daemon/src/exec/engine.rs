@@ -125,6 +125,7 @@ impl Engine {
             watch,
             pumps,
             secrets,
+            patterns,
             pids,
             started,
             places,

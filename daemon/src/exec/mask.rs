@@ -3,6 +3,8 @@
 //! At each place the longest value wins, leftmost first. What might still become a value is held back: exactly the
 //! longest suffix that a value begins with. Encoded forms of a value (base64, URL) are not recognised: documented.
 
+use std::sync::Arc;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -41,6 +43,21 @@ impl Patterns {
             values,
             replacements,
         })
+    }
+
+    /// A whole text, masked.
+    pub(super) fn in_text(self: &Arc<Self>, text: &str) -> String {
+        let (mut masker, mut out) = (Masker::new(Arc::clone(self)), Vec::new());
+        masker.push(text.as_bytes(), &mut out);
+        masker.flush(&mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    /// A text whose end was cut off, masked; an end that a value may have begun with is left out.
+    pub(super) fn in_cut_text(self: &Arc<Self>, text: &str) -> String {
+        let mut out = Vec::new();
+        Masker::new(Arc::clone(self)).push(text.as_bytes(), &mut out);
+        String::from_utf8_lossy(&out).into_owned()
     }
 
     /// Where the longest suffix of `text` begins that is a proper prefix of a value; its length if there is none.
@@ -95,14 +112,14 @@ impl Drop for Value {
 
 /// Masks one stream.
 pub(super) struct Masker {
-    patterns: std::sync::Arc<Patterns>,
+    patterns: Arc<Patterns>,
     /// Bytes that might still become a value.
     held: Zeroizing<Vec<u8>>,
 }
 
 impl Masker {
     /// A masker at a place where no value has begun.
-    pub(super) fn new(patterns: std::sync::Arc<Patterns>) -> Self {
+    pub(super) fn new(patterns: Arc<Patterns>) -> Self {
         Self {
             patterns,
             held: Zeroizing::default(),
@@ -166,8 +183,6 @@ fn mask_all(patterns: &Patterns, text: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn patterns(values: &[&str]) -> Arc<Patterns> {
@@ -269,6 +284,14 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_cut_text_shows_no_beginning_of_a_value() {
+        let patterns = patterns(&["hunter2!", "abcab"]);
+        assert_eq!(patterns.in_text("/a/hunter2!/hunt"), "/a/«A»/hunt");
+        assert_eq!(patterns.in_cut_text("/a/hunter2!/hunt"), "/a/«A»/");
+        assert_eq!(patterns.in_cut_text("/abcab"), "/«B»");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::end::{EndReason, EndedBy, Fact, RunResult, verdict};
 use super::log::{Stream, StreamLog};
+use super::mask::Patterns;
 use super::output::{Control, Pump};
 use super::run::{GRACE, Group, Outcome, Run};
 use super::secrets_fd;
@@ -24,6 +25,10 @@ use crate::sandbox::Live;
 
 /// How long a result waits for a pipe that survivors hold open, once what the command wrote is in the log.
 const DRAIN: Duration = Duration::from_millis(200);
+/// Longest name of what could not be executed, in characters, as the command's process cuts it before it is told here.
+const OBJECT_MAX: usize = 512;
+/// How much of that a message shows.
+const OBJECT_SHOWN: usize = 256;
 
 /// A started run and all that its task needs.
 pub(super) struct Supervised {
@@ -35,6 +40,8 @@ pub(super) struct Supervised {
     pub(super) pumps: [Pump; 2],
     /// Its secrets in the holder's memfd, if it has any: then its end takes all its processes with it.
     pub(super) secrets: Option<OwnedFd>,
+    /// Of the same secrets.
+    pub(super) patterns: Option<Arc<Patterns>>,
     pub(super) pids: PidsLimit,
     pub(super) started: Instant,
     pub(super) places: Places,
@@ -71,6 +78,7 @@ impl Supervised {
             watch,
             pumps,
             secrets,
+            patterns,
             pids,
             started,
             places,
@@ -81,7 +89,7 @@ impl Supervised {
         tokio::pin!(pumps);
         let mut pumping = Pumping { pumps, open: true };
 
-        let end = pumping.during(watch.end()).await;
+        let end = without_secrets(pumping.during(watch.end()).await, patterns.as_ref());
         controls.iter().for_each(|control| control.command_ended());
         if secrets.is_some() || takes_all_with_it(&end) {
             pumping.during(group.emptied(GRACE)).await;
@@ -176,6 +184,23 @@ impl<F: Future> Pumping<'_, F> {
     }
 }
 
+/// The end as it may be told: what was to be executed, and where, may have a secret's value in it.
+fn without_secrets(mut end: RunEnd, patterns: Option<&Arc<Patterns>>) -> RunEnd {
+    let failure = match &mut end {
+        RunEnd::Exited(exited) => exited.exec_failure.as_mut(),
+        RunEnd::SpawnFailed(failure) => Some(failure),
+        RunEnd::Stopped | RunEnd::Lost => None,
+    };
+    if let (Some(failure), Some(patterns)) = (failure, patterns) {
+        failure.object = if failure.object.chars().count() < OBJECT_MAX {
+            patterns.in_text(&failure.object)
+        } else {
+            patterns.in_cut_text(&failure.object)
+        };
+    }
+    end
+}
+
 /// Whether every process of the run goes with its command.
 fn takes_all_with_it(end: &RunEnd) -> bool {
     match end {
@@ -242,7 +267,7 @@ fn ended_by(exited: &Exited, group: &Group) -> EndedBy {
 
 /// Why the program was not executed. Step and object come from inside: bounded and shown, never trusted.
 fn not_executed(failure: &StepFailure) -> String {
-    let object: String = failure.object.chars().take(256).collect();
+    let object: String = failure.object.chars().take(OBJECT_SHOWN).collect();
     let step: String = failure.step.chars().take(64).collect();
     match object.split_once(' ') {
         // The image's /etc/passwd or /etc/group lacks it.
