@@ -12,7 +12,7 @@ use lodge_kernel::cgroup::{SandboxGroup, Usage};
 use nix::errno::Errno;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::end::{EndReason, EndedBy, Fact, RunResult, verdict};
+use super::end::{EndedBy, Fact, RunResult, verdict};
 use super::log::{Stream, StreamLog};
 use super::mask::Patterns;
 use super::output::{Control, Pump};
@@ -236,7 +236,7 @@ fn outcome(run: &Run, end: RunEnd, group: &Group, pids: &PidsLimit, started: Ins
     if verdict.exit_code != 0 {
         notes.extend(pids.note());
     }
-    notes.extend(oom_note(verdict.reason, &usage));
+    notes.extend(oom_note(&usage));
     notes.extend(log_note("stdout", stdout));
     notes.extend(log_note("stderr", stderr));
     Outcome::Ended(Arc::new(RunResult {
@@ -324,12 +324,15 @@ impl PidsLimit {
     }
 }
 
-fn oom_note(reason: EndReason, usage: &Usage) -> Option<String> {
-    let kills = usage.oom_kills.filter(|kills| *kills > 0)?;
-    Some(match reason {
-        EndReason::OomKilled => "out of memory: the kernel killed the command".to_owned(),
-        _ => format!("out of memory: the kernel killed {kills} processes of the run"),
-    })
+/// Which processes they were the kernel does not tell: a shell that says 137 may have lost a child.
+fn oom_note(usage: &Usage) -> Option<String> {
+    match usage.oom_kills? {
+        0 => None,
+        1 => Some("the kernel killed a process of this run for want of memory".to_owned()),
+        kills => Some(format!(
+            "the kernel killed {kills} processes of this run for want of memory"
+        )),
+    }
 }
 
 fn log_note(stream: &str, log: &StreamLog) -> Option<String> {
