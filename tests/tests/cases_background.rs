@@ -120,11 +120,12 @@ while True:
     peer.sendall(b\"k\")
 ' & until [ -S /tmp/keeper ]; do sleep 0.05; done";
     const SENDER: &str = "
-import socket
+import os, socket, subprocess
 peer = socket.socket(socket.AF_UNIX)
 peer.connect('/tmp/keeper')
 socket.send_fds(peer, [b'x'], [1, 2])
 peer.recv(1)
+if 'SURVIVOR' in os.environ: subprocess.Popen(['sleep', '1'])
 print('sent')
 ";
     let daemon = Daemon::new().await?;
@@ -132,8 +133,14 @@ print('sent')
     let keeper = room.run(KEEPER).await?;
     keeper.exited(0)?;
     let mut senders = Vec::new();
-    for _ in 0..20 {
-        let ran = room.python(SENDER).await?;
+    for number in 0..20 {
+        let sender = room.python(SENDER);
+        // Some have a survivor of their own for a while, which is waited for.
+        let sender = match number % 5 {
+            0 => sender.env("SURVIVOR", "yes"),
+            _ => sender,
+        };
+        let ran = sender.await?;
         ensure!(ran.exited(0)?.text() == "sent\n", "{}", ran.story());
         senders.push(ran.result.run_id);
     }
