@@ -176,3 +176,13 @@ pub(crate) fn on<E: Into<Errno>>(object: impl Into<String>) -> impl FnOnce(E) ->
 pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
+
+/// Joins v1 groups, by their `tasks`: a write to `cgroup.procs` would wait for a grace period.
+pub(crate) fn join_v1_groups<'a>(
+    tasks: impl IntoIterator<Item = &'a OwnedFd>,
+) -> Result<(), Cause> {
+    for fd in tasks {
+        nix::unistd::write(fd, b"0").map_err(on("v1 tasks"))?;
+    }
+    Ok(())
+}

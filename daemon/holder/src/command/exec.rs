@@ -19,7 +19,7 @@ use prost::Message as _;
 
 use super::user::{self, User};
 use super::{FIRST_UNWANTED_FD, NOT_EXECUTABLE, NOT_FOUND, SCRIPT_FD, STATUS_FD, environment};
-use crate::protocol::{Cause, StepError, errno_of, on};
+use crate::protocol::{Cause, StepError, errno_of, join_v1_groups, on};
 use crate::serve::RunSettings;
 
 /// Shells for the shell form, in order of preference: (path, name).
@@ -79,7 +79,8 @@ fn become_command(child: Child<'_>) -> Result<std::convert::Infallible, StepErro
             errno: cause.errno,
         }
     };
-    join_groups(&child).map_err(failed("join-cgroups"))?;
+    let groups = child.leaf_tasks.iter().chain(child.shared_tasks);
+    join_v1_groups(groups).map_err(failed("join-cgroups"))?;
     let settings = child.settings;
     let spec = place_descriptors(child).map_err(failed("descriptors"))?;
     setsid().map_err(on("session")).map_err(failed("session"))?;
@@ -108,14 +109,6 @@ fn become_command(child: Child<'_>) -> Result<std::convert::Infallible, StepErro
         exec_program(&argv, &env)
     };
     executed.map_err(failed("exec"))
-}
-
-/// Joins the v1 groups, by `tasks`: `cgroup.procs` would wait for a grace period.
-fn join_groups(child: &Child<'_>) -> Result<(), Cause> {
-    for fd in child.leaf_tasks.iter().chain(child.shared_tasks) {
-        nix::unistd::write(fd, b"0").map_err(on("v1 tasks"))?;
-    }
-    Ok(())
 }
 
 /// Reads the spec, puts the standard streams, the script and the status pipe in their places, and closes all else for good: nothing of

@@ -1,8 +1,5 @@
 //! The steps that make PID 1 itself safe: its session, groups, limits, capabilities and filter.
 
-use std::fs::File;
-use std::io::Write as _;
-
 use lodge_kernel::sys::{capability, interface};
 use nix::errno::Errno;
 use nix::sys::prctl;
@@ -11,7 +8,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{sethostname, setsid};
 
 use super::Making;
-use crate::protocol::{Cause, errno_of, on};
+use crate::protocol::{Cause, join_v1_groups, on};
 
 /// Name of PID 1 in process lists.
 const COMM: &std::ffi::CStr = c"lodge-holder";
@@ -55,15 +52,7 @@ pub(super) fn session(_: &mut Making<'_>) -> Result<(), Cause> {
 
 /// Leaves the sandbox's v1 groups for the holder's own.
 pub(super) fn join_holder_groups(making: &mut Making<'_>) -> Result<(), Cause> {
-    for tasks in &making.init.holder_tasks {
-        let tasks = tasks
-            .try_clone()
-            .map_err(|e| on("v1 tasks")(errno_of(&e)))?;
-        File::from(tasks)
-            .write_all(b"0")
-            .map_err(|e| on("v1 tasks")(errno_of(&e)))?;
-    }
-    Ok(())
+    join_v1_groups(&making.init.holder_tasks)
 }
 
 /// Sets the hostname of this uts namespace.

@@ -1,7 +1,6 @@
 //! The process between the launcher and PID 1: it becomes the sandbox's own host uid, makes the namespaces, and forks PID 1
 //! into them (a pid namespace takes effect for children only). Then it is gone.
 
-use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
 use lodge_kernel::identity::become_owner;
@@ -12,7 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::rendezvous::{End, Said};
 use crate::init::Init;
-use crate::protocol::{Cause, StepError, errno_of, on};
+use crate::protocol::{Cause, StepError, join_v1_groups, on};
 
 /// Ceilings that become the whole user namespace's when it is made (since Linux 5.14): (resource, name, most). The pids limit of the
 /// cgroup is the real bound of processes; this one only stands behind it.
@@ -40,7 +39,8 @@ pub(super) fn run(alone: SingleThreaded, me: Intermediate, init: Init) -> ! {
             errno: cause.errno,
         }
     };
-    let done = join_groups(&me.tasks)
+    // The sandbox's v1 groups first, so that the cgroup namespace is rooted there.
+    let done = join_v1_groups(&me.tasks)
         .map_err(failed("join-cgroups"))
         .and_then(|()| set_ceilings().map_err(failed("namespace-ceilings")))
         .and_then(|()| {
@@ -57,17 +57,6 @@ pub(super) fn run(alone: SingleThreaded, me: Intermediate, init: Init) -> ! {
             exit_now(1)
         }
     }
-}
-
-/// Joins the sandbox's v1 groups first, so that the cgroup namespace is rooted there.
-fn join_groups(tasks: &[OwnedFd]) -> Result<(), Cause> {
-    for fd in tasks {
-        let mut file =
-            std::fs::File::from(fd.try_clone().map_err(|e| on("v1 tasks")(errno_of(&e)))?);
-        file.write_all(b"0")
-            .map_err(|e| on("v1 tasks")(errno_of(&e)))?;
-    }
-    Ok(())
 }
 
 fn set_ceilings() -> Result<(), Cause> {

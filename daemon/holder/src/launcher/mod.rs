@@ -10,7 +10,7 @@ pub(crate) use rendezvous::{End, Said};
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use lodge_kernel::seccomp::{self, Program};
-use lodge_kernel::sys::clone::{SingleThreaded, default_signals, exit_now};
+use lodge_kernel::sys::clone::{SingleThreaded, default_signals};
 use lodge_kernel::sys::packet::Wait;
 use lodge_kernel::sys::wait;
 use lodge_proto::holder::{FdRole, Launch, Launched};
@@ -137,13 +137,4 @@ impl Launcher {
             }
         }
     }
-}
-
-/// Entry point of `lodged launcher`: the socket is descriptor 0. Never returns.
-pub fn main() -> ! {
-    let status = match lodge_kernel::sys::fd::inherit(0) {
-        Ok(socket) => run(socket).map_or(1, |()| 0),
-        Err(_) => 1,
-    };
-    exit_now(status)
 }
