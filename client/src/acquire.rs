@@ -111,6 +111,7 @@ impl Acquire {
             labels: self.labels.into_iter().collect(),
             limits: Some(self.limits.into_wire()),
             allow_degraded: self.allow_degraded,
+            ..Default::default()
         };
         let acquired = answer(Some(CALL_DEADLINE), service.acquire(request)).await?;
         let sandbox = present(acquired.sandbox, "an acquired sandbox is missing")?;

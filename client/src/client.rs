@@ -93,6 +93,7 @@ impl Client {
             let request = pb::ListSandboxesRequest {
                 page_size: LIST_PAGE,
                 page_token,
+                ..Default::default()
             };
             let page = answer(Some(CALL_DEADLINE), self.sandboxes().list(request)).await?;
             for sandbox in page.sandboxes {

@@ -219,6 +219,7 @@ impl Run {
             timeout: self.timeout.map(timeout_on_wire).transpose()?,
             max_output_bytes: self.max_output.map(output_on_wire).transpose()?,
             cancel_on_disconnect: self.cancel_on_disconnect,
+            ..Default::default()
         })
     }
 

@@ -189,6 +189,7 @@ impl Sandbox {
             stream: stream.to_wire(),
             offset,
             limit,
+            ..Default::default()
         };
         let part = answer(Some(CALL_DEADLINE), self.client.exec().read_log(request)).await?;
         Ok(LogPart {

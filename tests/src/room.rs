@@ -100,6 +100,7 @@ impl Room {
             stream: stream.into(),
             offset,
             limit,
+            ..Default::default()
         };
         Ok(self.api.exec().read_log(request).await?.into_inner())
     }

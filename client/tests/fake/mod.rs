@@ -94,6 +94,7 @@ impl ExecService for Fake {
             result: Some(result(output.status, stdout.len(), stderr.len())),
             stdout: Some(whole(stdout)),
             stderr: Some(whole(stderr)),
+            ..Default::default()
         }))
     }
 
@@ -176,6 +177,24 @@ impl ExecService for Fake {
         self.kill.notify_waiters();
         Ok(Response::new(pb::KillResponse { killed: 1 }))
     }
+
+    type AttachStream = tokio_stream::Empty<Result<pb::RunEvent, Status>>;
+
+    async fn attach(&self, _: Request<pb::AttachRequest>) -> Answer<Self::AttachStream> {
+        Err(Status::unimplemented("the fake does not attach"))
+    }
+
+    async fn get_run(&self, _: Request<pb::GetRunRequest>) -> Answer<pb::RunInfo> {
+        Err(Status::unimplemented("the fake keeps no runs"))
+    }
+
+    async fn list_runs(&self, _: Request<pb::ListRunsRequest>) -> Answer<pb::ListRunsResponse> {
+        Err(Status::unimplemented("the fake keeps no runs"))
+    }
+
+    async fn search_log(&self, _: Request<pb::SearchLogRequest>) -> Answer<pb::SearchLogResponse> {
+        Err(Status::unimplemented("the fake has no logs"))
+    }
 }
 
 #[tonic::async_trait]
@@ -225,6 +244,28 @@ impl SandboxService for Fake {
 
     async fn stop(&self, _: Request<pb::StopSandboxRequest>) -> Answer<pb::Sandbox> {
         Ok(Response::new(sandbox()))
+    }
+
+    async fn update(&self, _: Request<pb::UpdateSandboxRequest>) -> Answer<pb::Sandbox> {
+        Err(Status::unimplemented("the fake changes nothing"))
+    }
+
+    async fn pause(&self, _: Request<pb::PauseSandboxRequest>) -> Answer<pb::PauseSandboxResponse> {
+        Err(Status::unimplemented("the fake does not freeze"))
+    }
+
+    async fn resume(&self, _: Request<pb::ResumeSandboxRequest>) -> Answer<pb::Sandbox> {
+        Err(Status::unimplemented("the fake does not freeze"))
+    }
+
+    type WatchStream = tokio_stream::Empty<Result<pb::SandboxEvent, Status>>;
+
+    async fn watch(&self, _: Request<pb::WatchSandboxesRequest>) -> Answer<Self::WatchStream> {
+        Err(Status::unimplemented("the fake does not change"))
+    }
+
+    async fn stats(&self, _: Request<pb::SandboxStatsRequest>) -> Answer<pb::SandboxStats> {
+        Err(Status::unimplemented("the fake measures nothing"))
     }
 
     async fn delete(
@@ -374,7 +415,10 @@ fn event(event: Event) -> pb::RunEvent {
 }
 
 fn started() -> pb::RunEvent {
-    event(Event::Started(pb::Started { run_id: ID.into() }))
+    event(Event::Started(pb::Started {
+        run_id: ID.into(),
+        ..Default::default()
+    }))
 }
 
 /// Runs the child and sends what it writes; the stream ends with its end.

@@ -6,7 +6,7 @@ use futures_core::Stream;
 use lodge_proto::v1 as wire;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::sandbox::sandbox_ref;
+use super::sandbox::{not_yet, sandbox_ref};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::log::Piece;
 use crate::exec::{self, RawRunSpec, Run, Started, ps};
@@ -81,6 +81,36 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         let started = self.launch(&call.sandbox, call.raw).await?;
         let events = session::serve(started, requests, call.on_disconnect);
         Ok(Response::new(Box::pin(events)))
+    }
+
+    type AttachStream = tokio_stream::Empty<Result<wire::RunEvent, Status>>;
+
+    async fn attach(
+        &self,
+        _request: Request<wire::AttachRequest>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        Err(not_yet("Attach").into())
+    }
+
+    async fn get_run(
+        &self,
+        _request: Request<wire::GetRunRequest>,
+    ) -> Result<Response<wire::RunInfo>, Status> {
+        Err(not_yet("GetRun").into())
+    }
+
+    async fn list_runs(
+        &self,
+        _request: Request<wire::ListRunsRequest>,
+    ) -> Result<Response<wire::ListRunsResponse>, Status> {
+        Err(not_yet("ListRuns").into())
+    }
+
+    async fn search_log(
+        &self,
+        _request: Request<wire::SearchLogRequest>,
+    ) -> Result<Response<wire::SearchLogResponse>, Status> {
+        Err(not_yet("SearchLog").into())
     }
 
     async fn read_log(
@@ -168,6 +198,7 @@ async fn read_log(
                     offset,
                     data: bytes,
                     total_bytes: log.len(),
+                    ..Default::default()
                 });
             }
         }

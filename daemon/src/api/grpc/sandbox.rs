@@ -105,6 +105,52 @@ impl<S: Service> wire::sandbox_service_server::SandboxService for SandboxServer<
         self.0.delete(&Tenant::default(), &sandbox).await?;
         Ok(Response::new(wire::DeleteSandboxResponse {}))
     }
+
+    async fn update(
+        &self,
+        _request: Request<wire::UpdateSandboxRequest>,
+    ) -> Result<Response<wire::Sandbox>, Status> {
+        Err(not_yet("Update").into())
+    }
+
+    async fn pause(
+        &self,
+        _request: Request<wire::PauseSandboxRequest>,
+    ) -> Result<Response<wire::PauseSandboxResponse>, Status> {
+        Err(not_yet("Pause").into())
+    }
+
+    async fn resume(
+        &self,
+        _request: Request<wire::ResumeSandboxRequest>,
+    ) -> Result<Response<wire::Sandbox>, Status> {
+        Err(not_yet("Resume").into())
+    }
+
+    type WatchStream = tokio_stream::Empty<Result<wire::SandboxEvent, Status>>;
+
+    async fn watch(
+        &self,
+        _request: Request<wire::WatchSandboxesRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(not_yet("Watch").into())
+    }
+
+    async fn stats(
+        &self,
+        _request: Request<wire::SandboxStatsRequest>,
+    ) -> Result<Response<wire::SandboxStats>, Status> {
+        Err(not_yet("Stats").into())
+    }
+}
+
+/// The error of a call whose answer is still being built.
+pub(super) fn not_yet(call: &str) -> Error {
+    Error::new(
+        crate::error::ErrorKind::Unsupported,
+        "NOT_YET",
+        format!("{call} is not there yet"),
+    )
 }
 
 /// The sandbox that a request names.
@@ -171,6 +217,7 @@ fn to_wire(view: View) -> wire::Sandbox {
         limits: view.limits.into_iter().map(limit_to_wire).collect(),
         hostname: view.hostname,
         live_runs: view.live_runs,
+        ..Default::default()
     }
 }
 

@@ -109,6 +109,7 @@ pub(super) fn response(result: &RunResult, output: Output) -> wire::RunResponse 
         result: Some(result_to_wire(result)),
         stdout: Some(view_to_wire(output.stdout)),
         stderr: Some(view_to_wire(output.stderr)),
+        ..Default::default()
     }
 }
 
@@ -116,6 +117,7 @@ pub(super) fn response(result: &RunResult, output: Output) -> wire::RunResponse 
 pub(super) fn started(run: &RunId) -> wire::RunEvent {
     let started = wire::Started {
         run_id: run.to_string(),
+        ..Default::default()
     };
     wire::RunEvent {
         event: Some(wire::run_event::Event::Started(started)),
