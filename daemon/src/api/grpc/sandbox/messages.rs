@@ -1,0 +1,121 @@
+//! Messages of `lodge.v1.SandboxService` as words of the domain, and back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, UNIX_EPOCH};
+
+use lodge_proto::v1 as wire;
+
+use crate::error::{Error, Result};
+use crate::image::ImageRef;
+use crate::sandbox::handle::View;
+use crate::sandbox::id::{SandboxId, SandboxName};
+use crate::sandbox::limits::{Enforcement, LimitStatus, RequestedLimits, Shortfall};
+use crate::sandbox::state::State;
+use crate::sandbox::{Acquire, SandboxRef};
+
+/// The sandbox that a request names.
+pub fn sandbox_ref(sandbox: Option<wire::SandboxRef>) -> Result<SandboxRef> {
+    match sandbox.and_then(|sandbox| sandbox.r#ref) {
+        Some(wire::sandbox_ref::Ref::Name(name)) => {
+            Ok(SandboxRef::Name(SandboxName::parse(&name)?))
+        }
+        Some(wire::sandbox_ref::Ref::Id(id)) => Ok(SandboxRef::Id(SandboxId::parse(&id)?)),
+        None => Err(
+            Error::invalid("MISSING_SANDBOX", "the request names no sandbox")
+                .hint("set its name or its id"),
+        ),
+    }
+}
+
+pub(super) fn acquire_from(request: wire::AcquireRequest) -> Result<Acquire> {
+    let image = match request.image.as_str() {
+        "" => None,
+        text => Some(ImageRef::parse(text)?),
+    };
+    Ok(Acquire {
+        name: SandboxName::parse(&request.name)?,
+        image,
+        env: sorted(request.env),
+        labels: sorted(request.labels),
+        limits: request.limits.map(limits_from).unwrap_or_default(),
+        shortfall: if request.allow_degraded {
+            Shortfall::Degrade
+        } else {
+            Shortfall::Refuse
+        },
+    })
+}
+
+fn limits_from(limits: wire::Limits) -> RequestedLimits {
+    RequestedLimits {
+        memory_bytes: limits.memory_bytes,
+        pids: limits.pids,
+        cpu_millis: limits.cpu_millis,
+        disk_bytes: limits.disk_bytes,
+        open_files: limits.open_files,
+        shm_bytes: limits.shm_bytes,
+    }
+}
+
+fn sorted(map: HashMap<String, String>) -> BTreeMap<String, String> {
+    map.into_iter().collect()
+}
+
+pub(super) fn to_wire(view: View) -> wire::Sandbox {
+    let created = UNIX_EPOCH + Duration::from_millis(view.created_at_ms);
+    wire::Sandbox {
+        id: view.identity.id.into(),
+        name: view.identity.name.into(),
+        tenant: view.identity.tenant.into(),
+        state: state_to_wire(view.state).into(),
+        state_reason: view.reason,
+        image: view.image,
+        image_digest: view.image_digest,
+        created_at: (view.created_at_ms > 0).then(|| created.into()),
+        labels: view.labels.into_iter().collect(),
+        env: view.env.into_iter().collect(),
+        limits: view.limits.into_iter().map(limit_to_wire).collect(),
+        hostname: view.hostname,
+        live_runs: view.live_runs,
+        ..Default::default()
+    }
+}
+
+fn state_to_wire(state: State) -> wire::SandboxState {
+    match state {
+        State::Creating => wire::SandboxState::Creating,
+        State::Running => wire::SandboxState::Running,
+        State::Frozen => wire::SandboxState::Frozen,
+        State::Stopped => wire::SandboxState::Stopped,
+        State::Damaged => wire::SandboxState::Damaged,
+        State::Deleting => wire::SandboxState::Deleting,
+    }
+}
+
+fn limit_to_wire(limit: LimitStatus) -> wire::LimitStatus {
+    let (enforcement, reason) = match limit.enforcement {
+        Enforcement::Enforced => (wire::Enforcement::Enforced, String::new()),
+        Enforcement::Degraded(why) => (wire::Enforcement::Degraded, why),
+        Enforcement::Unsupported(why) => (wire::Enforcement::Unsupported, why),
+    };
+    wire::LimitStatus {
+        name: limit.name.to_owned(),
+        requested: limit.requested,
+        effective: limit
+            .effective
+            .map(|value| i64::try_from(value).unwrap_or(i64::MAX)),
+        enforcement: enforcement.into(),
+        reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_without_a_sandbox_is_refused() {
+        assert!(sandbox_ref(None).is_err());
+        assert!(sandbox_ref(Some(wire::SandboxRef { r#ref: None })).is_err());
+    }
+}
