@@ -10,6 +10,11 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Recipes that `make image` builds.
 IMAGES ?= base
+# What tests need of the daemon beyond what users get: places at which it dies, fails or waits (daemon/src/fault).
+# The same for every command below, so that nothing is compiled twice.
+FAULTS := --features lodged/fault-points
+# Words that only a daemon with such places has in it.
+FAULTS_MARK := this lodged has fault points
 # Which rows `make bench` measures (all by default) and how many samples each gets.
 ROWS ?=
 SAMPLES ?= 200
@@ -22,13 +27,13 @@ CONFDIR    := $(DESTDIR)/etc/lodge
 # $(call need_root,what for)
 need_root = [ "$$(id -u)" -eq 0 ] || { echo "make $@ needs root ($(1)): run it as root, e.g. with sudo" >&2; exit 1; }
 
-.PHONY: help deps nextest build release lint test mutations doc bench bench-peers bench-peers-stop demo image install clean
+.PHONY: help deps nextest build build-for-tests release lint test mutations doc bench bench-peers bench-peers-stop demo image install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install the packages that building and testing need
-	@.ci/deps.sh build image python
+	@.ci/deps.sh build image python faults
 
 nextest:
 	@cargo nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
@@ -41,22 +46,29 @@ build: ## build the daemon and the command, for development
 release: ## build the daemon and the command, optimised
 	@.ci/deps.sh build
 	$(CARGO) build --release --workspace --bins
+	@! grep --quiet --text --fixed-strings '$(FAULTS_MARK)' target/release/lodged || \
+	  { echo "make $@: target/release/lodged has fault points, which are for tests alone" >&2; exit 1; }
 
 lint: nextest ## formatting, clippy, direction of the dependencies, licences
 	@.ci/deps.sh build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets $(FAULTS) -- -D warnings
 	$(CARGO) nextest run -p lodge-tests -E 'binary(architecture)'
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check bans licenses sources; \
 	else echo "lint: cargo-deny is not installed, licences are not checked (cargo install cargo-deny --locked)"; fi
 
-test: deps nextest build ## all tests; needs root
+build-for-tests:
+	@.ci/deps.sh build
+	$(CARGO) build --workspace --bins $(FAULTS)
+
+test: deps nextest build-for-tests ## all tests; needs root
 	@$(call need_root,it makes namespaces, cgroups and mounts)
 	@images/build.sh base target/debug/lodge
-	$(CARGO) test --workspace --doc
-	$(CARGO) nextest run --workspace
+	$(CARGO) test --workspace --doc $(FAULTS)
+	$(CARGO) nextest run --workspace $(FAULTS)
 
-mutations: deps nextest build ## break the product line by line and see that a test turns red; needs root
+mutations: deps nextest build-for-tests ## break the product line by line and see that a test turns red; needs root
 	@$(call need_root,its tests make sandboxes)
 	@images/build.sh base target/debug/lodge
 	tests/mutations/check.sh

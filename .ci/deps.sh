@@ -2,7 +2,7 @@
 # Installs what a make target needs from the distribution's packages. Quick and silent where all is there.
 # Does not install Rust itself, and never adds a package source.
 #
-# usage: deps.sh build | image | python | bench-peers ...
+# usage: deps.sh build | image | python | faults | bench-peers ...
 set -euo pipefail
 
 packages_of() {
@@ -13,6 +13,8 @@ packages_of() {
     image) echo mmdebstrap ;;
     # The test that generates a Python client.
     python) echo python3 python3-pip python3-venv ;;
+    # The tests that have single system calls fail, or the daemon die in one.
+    faults) echo strace ;;
     # What the bench measures against.
     bench-peers) echo docker.io containerd runc curl ;;
     *) echo "deps: unknown group '$1'" >&2; exit 2 ;;

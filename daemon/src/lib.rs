@@ -6,6 +6,9 @@
 /// What went wrong, for the caller and for the log.
 pub mod error;
 
+/// Places at which tests have the daemon die, fail or wait; nothing in other builds.
+pub mod fault;
+
 /// Settings: file, environment and flags, read once at the start.
 pub mod config;
 

@@ -10,6 +10,7 @@ use lodged::api::grpc;
 use lodged::api::listener::listen;
 use lodged::config::{Config, Invocation, Listen, ReportFormat};
 use lodged::doctor;
+use lodged::fault;
 use lodged::holder::LauncherProcess;
 use lodged::notify::{Notice, notify};
 use lodged::sandbox::Registry;
@@ -34,6 +35,13 @@ fn main() -> ExitCode {
     {
         return launch_holders();
     }
+    #[cfg(feature = "fault-points")]
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == "fault-points")
+    {
+        return list_fault_points();
+    }
     match run() {
         Ok(code) => code,
         Err(error) => fail(&error),
@@ -51,6 +59,15 @@ fn launch_holders() -> ExitCode {
     }
 }
 
+/// One name a line, for the tests.
+#[cfg(feature = "fault-points")]
+fn list_fault_points() -> ExitCode {
+    match writeln!(io::stdout(), "{}", fault::names().join("\n")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error.into()),
+    }
+}
+
 fn run() -> Result<ExitCode> {
     match Invocation::read()? {
         Invocation::CheckConfig => {
@@ -64,6 +81,7 @@ fn run() -> Result<ExitCode> {
         }
         Invocation::Serve(config) => {
             telemetry::start(config.log_level, config.log_format);
+            fault::arm()?;
             require_root()?;
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
             let lock = StateLock::take(&config.state_dir)?;

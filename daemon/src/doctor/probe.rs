@@ -112,9 +112,9 @@ impl Bench {
                 holder: None,
             };
             let begun = Instant::now();
-            run_all(STEPS, &mut probe)?;
+            run_all("probe", STEPS, &mut probe)?;
             let took = begun.elapsed();
-            undo_all(STEPS, &mut probe);
+            undo_all("probe", STEPS, &mut probe);
             Ok(took)
         });
         let probed = probed

@@ -21,6 +21,7 @@ use super::supervise::{LivePlaces, PidsLimit, Places, Supervised};
 use super::table::RunTable;
 use super::timeout::TimeoutPolicy;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fault;
 use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX, Spawn};
 use crate::sandbox::Live;
 use crate::sandbox::id::RunId;
@@ -99,7 +100,10 @@ impl Engine {
             stderr: stderr.theirs,
             kept,
         };
+        fault::point("run.ask holder")?;
         let watch = live.holder.spawn(spawn).await.map_err(not_asked)?;
+        // It runs: from here on nothing fails any more, but the daemon may die.
+        let _ = fault::point("run.ask holder.done");
         let group = Group {
             holder: live.holder.clone(),
             leaf: leaf.keep(),
@@ -206,7 +210,9 @@ enum Kept {
 
 impl NewLeaf {
     fn create(live: &Live, id: &RunId) -> Result<Self> {
-        let leaf = live.cgroup.create_run(id.as_str()).map_err(no_leaf)?;
+        let leaf = fault::around("run.make leaf", || {
+            live.cgroup.create_run(id.as_str()).map_err(no_leaf)
+        })?;
         Ok(Self(Arc::new(leaf), Kept::No))
     }
 

@@ -21,6 +21,8 @@ use nix::unistd::Whence;
 use rustix::io::{ReadWriteFlags, preadv2};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::fault;
+
 mod follower;
 mod pin;
 
@@ -252,7 +254,7 @@ impl StreamLog {
             }
         }
         // Not under the lock, which the reactor takes too. Nobody else makes it: there is one writer.
-        match self.create() {
+        match fault::around("log.create", || self.create()) {
             Ok(file) => self.lock().file.insert(Arc::new(file)).clone().into(),
             Err(error) => {
                 self.lose(errno_of(&error));
@@ -282,7 +284,7 @@ impl StreamLog {
     /// Writes bytes at the end. If that fails they are counted and given up, like all that follow. Blocks.
     pub(super) fn append(&self, bytes: &[u8]) {
         if let Some(file) = self.writable()
-            && let Err(error) = file.write_all_at(bytes, self.len())
+            && let Err(error) = fault::around("log.append", || file.write_all_at(bytes, self.len()))
         {
             self.lose(errno_of(&error));
         }
@@ -335,7 +337,7 @@ impl StreamLog {
         };
         if let Some((Some(file), range)) = punch {
             // A file system without holes keeps the bytes; readers see the gap all the same.
-            let _ = punch_hole(&file, range);
+            let _ = fault::around("log.punch", || punch_hole(&file, range));
         }
         self.grown.notify_waiters();
     }

@@ -20,6 +20,7 @@ use tokio::sync::{Notify, Semaphore, SetOnce};
 
 use super::log::{StreamLog, errno_of};
 use super::spool::Spool;
+use crate::fault;
 use crate::reactor;
 
 /// Most bytes of one splice, and the size to which a busy pipe is enlarged.
@@ -278,7 +279,10 @@ impl Sink {
 fn splice_to_log(pipe: &OwnedFd, log: &StreamLog, want: usize) -> nix::Result<usize> {
     if let Some(file) = log.writable() {
         let mut offset = log.len().cast_signed();
-        match splice_once(pipe, &file, Some(&mut offset), want) {
+        let spliced = fault::around("log.splice", || {
+            splice_once(pipe, &file, Some(&mut offset), want)
+        });
+        match spliced {
             Ok(count) => {
                 log.advance(count as u64);
                 return Ok(count);

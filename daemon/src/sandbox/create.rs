@@ -12,7 +12,7 @@ use super::uid_range::UidLease;
 use crate::error::{Error, Result};
 use crate::store::Record;
 
-struct Creation {
+pub(super) struct Creation {
     platform: Arc<Platform>,
     id: SandboxId,
     spec: Spec,
@@ -21,7 +21,7 @@ struct Creation {
     record: Option<Record>,
 }
 
-const STEPS: &[Step<Creation>] = &[
+pub(super) const STEPS: &[Step<Creation>] = &[
     Step {
         name: "lease uid range",
         run: lease_uids,
@@ -61,7 +61,7 @@ pub(super) fn create(
         lease: None,
         record: None,
     };
-    run_all(STEPS, &mut creation)?;
+    run_all("create", STEPS, &mut creation)?;
     if let Some(lease) = creation.lease {
         lease.keep();
     }

@@ -8,6 +8,7 @@ use super::id::SandboxId;
 use super::platform::Platform;
 use super::stop;
 use crate::error::{Result, chain};
+use crate::fault;
 
 /// Trees removed at once: more would only compete for the same disk.
 const REMOVALS_AT_ONCE: usize = 2;
@@ -54,5 +55,7 @@ fn remove(platform: &Platform, id: &SandboxId, uid_base: Option<u32>) {
 pub(super) fn remove_all(platform: &Platform, id: &SandboxId) -> Result<()> {
     stop::end_leftovers(platform, id)?;
     let trash = platform.store.trash_dir();
-    Ok(platform.storage.remove(trash, id.as_str())?)
+    fault::around("delete.remove files", || {
+        Ok(platform.storage.remove(trash, id.as_str())?)
+    })
 }

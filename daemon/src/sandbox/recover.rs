@@ -23,6 +23,7 @@ use super::state::State;
 use super::stop;
 use super::uid_range;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fault;
 use crate::holder::{Holder, KnownRun};
 use crate::store::{Damage, Loaded, Record};
 
@@ -34,9 +35,13 @@ const ASKED_AT_ONCE: usize = 256;
 pub(super) async fn recover(registry: &Registry) -> Result<()> {
     let platform = Arc::clone(registry.platform());
     let (loaded, trash) = on_thread(move || {
+        fault::point("recover.load")?;
         let loaded = platform.store.load()?;
+        fault::point("recover.load.done")?;
         let trash = platform.store.trash()?;
-        let loaded = claim_uids(&platform, loaded, &trash)?;
+        let loaded = fault::around("recover.claim uids", || {
+            claim_uids(&platform, loaded, &trash)
+        })?;
         Ok((loaded, trash))
     })
     .await?;
@@ -102,7 +107,12 @@ async fn take_up(registry: Registry, loaded: Loaded) {
         Loaded::Unfinished(id) => {
             tracing::info!(sandbox = %id, "unfinished create removed");
             let (platform, discarded) = (Arc::clone(registry.platform()), id.clone());
-            let discard = on_thread(move || Ok(platform.store.discard(&discarded)?)).await;
+            let discard = on_thread(move || {
+                fault::around("recover.discard unfinished", || {
+                    Ok(platform.store.discard(&discarded)?)
+                })
+            })
+            .await;
             match discard {
                 Ok(()) => remove_discarded(&registry, id, None),
                 Err(error) => tracing::warn!(sandbox = %id, error = %error.chain(), "not removed"),
@@ -238,9 +248,21 @@ async fn condition(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<Con
     let (platform, record) = (Arc::clone(platform), Arc::clone(record));
     match reached {
         Reached::Holder(holder, known) => {
-            on_thread(move || running(&platform, &record, holder, group, known)).await
+            on_thread(move || {
+                fault::around("recover.take up running", || {
+                    running(&platform, &record, holder, group, known)
+                })
+            })
+            .await
         }
-        Reached::Nobody => on_thread(move || stopped(&platform, &record, &group)).await,
+        Reached::Nobody => {
+            on_thread(move || {
+                fault::around("recover.take up dead", || {
+                    stopped(&platform, &record, &group)
+                })
+            })
+            .await
+        }
         Reached::Deaf(error) => {
             tracing::error!(sandbox = %record.id, error = &error as &dyn std::error::Error, "holder cannot be reached");
             Ok(Condition::Damaged(format!(

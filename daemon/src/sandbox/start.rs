@@ -12,6 +12,7 @@ use super::live::Live;
 use super::platform::Platform;
 use super::steps::{Step, nothing, run_all};
 use crate::error::{Error, ErrorKind, Result, chain};
+use crate::fault;
 use crate::holder::{Holder, LaunchSpec, NoNewPrivileges};
 use crate::image::{Digest, Image, ImageRef};
 use crate::storage::RootLayers;
@@ -26,7 +27,7 @@ pub(super) struct Started {
     pub(super) limits: Vec<LimitStatus>,
 }
 
-struct Starting {
+pub(super) struct Starting {
     platform: Arc<Platform>,
     record: Arc<Record>,
     image: Option<Image>,
@@ -36,7 +37,7 @@ struct Starting {
     limits: Vec<LimitStatus>,
 }
 
-const STEPS: &[Step<Starting>] = &[
+pub(super) const STEPS: &[Step<Starting>] = &[
     Step {
         name: "find image",
         run: find_image,
@@ -76,7 +77,7 @@ pub(super) fn start(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<St
         holder: None,
         limits: Vec::new(),
     };
-    run_all(STEPS, &mut starting)?;
+    run_all("start", STEPS, &mut starting)?;
     Ok(started(starting))
 }
 
@@ -292,7 +293,8 @@ pub(super) fn holder_socket(platform: &Platform, id: &SandboxId) -> PathBuf {
 
 /// Removes the socket of a holder that is dead.
 pub(super) fn remove_socket(platform: &Platform, id: &SandboxId) {
-    match std::fs::remove_file(holder_socket(platform, id)) {
+    let remove = || std::fs::remove_file(holder_socket(platform, id));
+    match fault::around("stop.remove socket", remove) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             tracing::warn!(sandbox = %id, error = %chain(&error), "holder's socket not removed");
         }

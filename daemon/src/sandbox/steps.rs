@@ -2,6 +2,7 @@
 //! the table's.
 
 use crate::error::Result;
+use crate::fault::{self, Moment};
 
 /// One step. `undo` takes back what `run` did, and also what a `run` that failed half-way left; it cannot fail: what it
 /// cannot do it logs, and recovery at the next start does it.
@@ -17,11 +18,12 @@ pub(crate) struct Step<C> {
 /// Nothing to take back: the undo of an earlier step does it, or there is nothing.
 pub(crate) fn nothing<C>(_: &mut C) {}
 
-/// Runs all steps in order; after a failure, takes back the failed one and those before it, the last first.
-pub(crate) fn run_all<C>(steps: &[Step<C>], context: &mut C) -> Result<()> {
+/// Runs all steps in order; after a failure, takes back the failed one and those before it, the last first. `table` is
+/// what its fault points are named after.
+pub(crate) fn run_all<C>(table: &str, steps: &[Step<C>], context: &mut C) -> Result<()> {
     for (index, step) in steps.iter().enumerate() {
-        if let Err(error) = (step.run)(context) {
-            undo_all(&steps[..=index], context);
+        if let Err(error) = run(table, step, context) {
+            undo_all(table, &steps[..=index], context);
             return Err(error.during(step.name));
         }
         tracing::trace!(step = step.name, "done");
@@ -29,9 +31,17 @@ pub(crate) fn run_all<C>(steps: &[Step<C>], context: &mut C) -> Result<()> {
     Ok(())
 }
 
+fn run<C>(table: &str, step: &Step<C>, context: &mut C) -> Result<()> {
+    fault::at_step(table, step.name, Moment::Before)?;
+    (step.run)(context)?;
+    Ok(fault::at_step(table, step.name, Moment::Done)?)
+}
+
 /// Takes all steps back, the last first.
-pub(crate) fn undo_all<C>(steps: &[Step<C>], context: &mut C) {
+pub(crate) fn undo_all<C>(table: &str, steps: &[Step<C>], context: &mut C) {
     for step in steps.iter().rev() {
+        // An undo cannot fail, so that a failure asked for here is none; a kill or a wait is.
+        let _ = fault::at_step(table, step.name, Moment::Undo);
         (step.undo)(context);
     }
 }
@@ -75,9 +85,21 @@ mod tests {
     #[test]
     fn a_failed_step_is_named_and_those_before_it_are_undone_backwards() {
         let mut log = Log::new();
-        let error = run_all(STEPS, &mut log).expect_err("three fails");
+        let error = run_all("test", STEPS, &mut log).expect_err("three fails");
         assert_eq!(error.to_string(), "three: it broke");
         assert_eq!(error.reason(), "BROKEN");
         assert_eq!(log, ["one", "two", "undo three", "undo one"]);
+    }
+
+    #[cfg(feature = "fault-points")]
+    #[test]
+    fn every_step_is_in_the_table_of_fault_points() {
+        fn names<C>(steps: &[Step<C>]) -> Vec<&'static str> {
+            steps.iter().map(|step| step.name).collect()
+        }
+        let create = names(crate::sandbox::create::STEPS);
+        let start = names(crate::sandbox::start::STEPS);
+        crate::fault::assert_steps("create", &create);
+        crate::fault::assert_steps("start", &start);
     }
 }

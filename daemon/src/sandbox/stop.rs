@@ -8,6 +8,7 @@ use super::live::Live;
 use super::platform::Platform;
 use super::start::remove_socket;
 use crate::error::Result;
+use crate::fault;
 
 /// Who decided that a sandbox's processes end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub(super) fn existing_group(platform: &Platform, id: &SandboxId) -> Result<Opti
 
 /// Kills what is in a sandbox's cgroup, frozen or not, and removes it.
 pub(super) fn end_group(group: &SandboxGroup) -> Result<()> {
-    group.kill()?;
-    Ok(group.remove()?)
+    fault::around("stop.end group", || {
+        group.kill()?;
+        Ok(group.remove()?)
+    })
 }

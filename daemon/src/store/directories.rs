@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::record::{Damage, Record};
+use crate::fault;
 use crate::sandbox::id::SandboxId;
 
 const RECORD_FILE: &str = "record.json";
@@ -135,11 +136,17 @@ impl Store {
     pub fn write(&self, record: &Record) -> Result<(), StoreError> {
         let dir = self.dir(&record.id);
         let (temp, path) = (dir.join(RECORD_TEMP), dir.join(RECORD_FILE));
-        write_synced(&temp, &record.encode()).map_err(|e| StoreError::io("write", &temp, e))?;
-        fs::rename(&temp, &path).map_err(|e| StoreError::io("rename to", &path, e))?;
-        sync_dir(&dir)?;
+        fault::around("record.write temp", || {
+            write_synced(&temp, &record.encode())
+        })
+        .map_err(|e| StoreError::io("write", &temp, e))?;
+        fault::around("record.rename", || fs::rename(&temp, &path))
+            .map_err(|e| StoreError::io("rename to", &path, e))?;
+        fault::around("record.sync directory", || sync_dir(&dir))
+            .map_err(|e| StoreError::io("sync", &dir, e))?;
         // The sandbox's own directory may be new as well.
-        sync_dir(&self.sandboxes)
+        fault::around("record.sync parent", || sync_dir(&self.sandboxes))
+            .map_err(|e| StoreError::io("sync", &self.sandboxes, e))
     }
 
     /// Everything that is there. What does not have an id for a name is not ours and left alone.
@@ -188,12 +195,16 @@ impl Store {
     /// Takes a sandbox's directory out of sight, in one step. From then on it is not listed after a restart either.
     pub fn discard(&self, id: &SandboxId) -> Result<(), StoreError> {
         let dir = self.dir(id);
-        match fs::rename(&dir, self.trash.join(id.as_str())) {
+        let rename = || fs::rename(&dir, self.trash.join(id.as_str()));
+        match fault::around("discard.rename", rename) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(|e| StoreError::io("move to trash", &dir, e))?,
         }
-        sync_dir(&self.sandboxes)?;
-        sync_dir(&self.trash)
+        for parent in [&self.sandboxes, &self.trash] {
+            fault::around("discard.sync", || sync_dir(parent))
+                .map_err(|e| StoreError::io("sync", parent, e))?;
+        }
+        Ok(())
     }
 
     /// Discarded sandboxes whose files are still there, each with its uid range where that can be told.
@@ -278,10 +289,8 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|e| StoreError::io("sync", dir, e))
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]

@@ -68,6 +68,9 @@ impl Tree {
                 "-p",
                 "lodge-client",
                 "--bins",
+                // As `make test` builds them: tests of faults need it.
+                "--features",
+                "lodged/fault-points",
             ])
             .current_dir(&self.dir)
             .env("CARGO_TARGET_DIR", &self.target)

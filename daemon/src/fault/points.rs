@@ -1,0 +1,87 @@
+//! The table of all points. A test compares it with the tables of steps; a build with debug assertions refuses a point
+//! that is not here.
+
+use super::Moment;
+
+/// Ends the name of a point after an act.
+pub(super) const DONE: &str = ".done";
+const UNDO: &str = ".undo";
+
+/// Steps of tables, as `table.step`. Each has three points: before it, after it (`.done`), and before it is taken back
+/// (`.undo`), where only `kill`, `delay` and `panic` do anything.
+pub(super) const STEPS: &[&str] = &[
+    "create.lease uid range",
+    "create.make directory",
+    "create.prepare layer",
+    "create.write record",
+    "start.find image",
+    "start.make cgroup",
+    "start.open layers",
+    "start.launch holder",
+    "start.apply limits",
+];
+
+/// Acts outside of tables. Each has two points: before it, and after it (`.done`).
+pub(super) const ACTS: &[&str] = &[
+    // A sandbox's record.
+    "record.write temp",
+    "record.rename",
+    "record.sync directory",
+    "record.sync parent",
+    // Out of sight.
+    "discard.rename",
+    "discard.sync",
+    // The end of processes and files.
+    "stop.end group",
+    "stop.remove socket",
+    "delete.remove files",
+    // A run.
+    "run.make leaf",
+    "run.ask holder",
+    // A stream's log.
+    "log.create",
+    "log.append",
+    "log.splice",
+    "log.punch",
+    // The next daemon.
+    "recover.load",
+    "recover.claim uids",
+    "recover.take up running",
+    "recover.take up dead",
+    "recover.discard unfinished",
+];
+
+/// Ends the name of a step's point.
+pub(super) fn suffix(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Before => "",
+        Moment::Done => DONE,
+        Moment::Undo => UNDO,
+    }
+}
+
+/// The names of all points, in the order of the tables.
+pub fn names() -> Vec<String> {
+    let of_steps = STEPS.iter().flat_map(|step| {
+        [Moment::Before, Moment::Done, Moment::Undo].map(|m| format!("{step}{}", suffix(m)))
+    });
+    let of_acts = ACTS
+        .iter()
+        .flat_map(|act| ["", DONE].map(|end| format!("{act}{end}")));
+    of_steps.chain(of_acts).collect()
+}
+
+pub(super) fn is_a_point(name: &str) -> bool {
+    names().iter().any(|known| known == name)
+}
+
+/// Fails unless the table has these steps of `table` in this order.
+#[cfg(test)]
+pub(crate) fn assert_steps(table: &str, steps: &[&str]) {
+    let prefix = format!("{table}.");
+    let known: Vec<&str> = STEPS
+        .iter()
+        .filter_map(|step| step.strip_prefix(prefix.as_str()))
+        .collect();
+    assert_eq!(known, steps, "the fault points of {table:?}");
+}
