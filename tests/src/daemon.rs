@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::binary;
 use crate::image;
 use crate::notify::Notify;
-use crate::slot::{Slot, UID_BLOCKS, require_root};
+use crate::slot::{Slot, Width, require_root};
 use crate::wait::until_blocking;
 
 /// A daemon has drained and gone within this time of SIGTERM.
@@ -45,6 +45,8 @@ pub struct Options {
     pub config: String,
     /// Variables of the daemon's environment.
     pub env: Vec<(String, String)>,
+    /// How many sandboxes it has user ids for.
+    pub width: Width,
 }
 
 /// A running daemon.
@@ -80,7 +82,7 @@ impl Daemon {
             Images::Own => None,
             Images::At(dir) => Some(dir.clone()),
         };
-        let slot = Slot::take()?;
+        let slot = Slot::take(options.width)?;
         let images_dir = images_dir.unwrap_or_else(|| slot.state().join("images"));
         let config_file = slot.config_file();
         fs::write(
@@ -253,12 +255,13 @@ fn config_text(slot: &Slot, images_dir: &Path, more: &str) -> String {
          socket_group = \"root\"\n\
          cgroup_parent = {:?}\n\
          uid_range_start = {}\n\
-         uid_range_count = {UID_BLOCKS}\n\
+         uid_range_count = {}\n\
          {tables}\n",
         home.join("run"),
         home.join("lodged.sock").display(),
         slot.cgroup(),
         slot.uid_start(),
+        slot.uid_blocks(),
     )
 }
 

@@ -10,10 +10,12 @@ pub mod cgroup; // the host's cgroup trees, seen from outside: find, kill, remov
 pub mod cli; // the `lodge` command, run as a user runs it
 pub mod daemon; // a `lodged` of the test's own: start, restart, kill, clean up
 pub mod fake_holder; // a holder that lies to the daemon
+pub mod footprint; // what a daemon uses of the host: what must not grow
 pub mod host; // processes, mounts and settings of the host, seen from outside
 pub mod hostile;
 pub mod image; // the base image, imported once, and small images made from the host's own bash
 pub mod live; // a streaming run
+pub mod model; // a reference model of one sandbox, and what a caller does to it
 pub mod notify; // readiness by sd_notify's protocol
 pub mod prober; // raw system calls from inside, in Python
 pub mod room; // a sandbox to run things in

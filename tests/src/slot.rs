@@ -22,9 +22,25 @@ const SLOTS: u32 = 64;
 /// sandbox, and lie above what distributions give to users in /etc/subuid.
 const UID_START: u32 = 0x4000_0000;
 /// Sandboxes that a slot has ids for.
-pub const UID_BLOCKS: u32 = 128;
+const UID_BLOCKS: u32 = 128;
+/// Slots for measurements with hundreds of sandboxes; their numbers follow those of the others.
+const WIDE_SLOTS: u32 = 4;
+/// First user id of the first wide slot: they lie between the others and the product's own default range.
+const WIDE_UID_START: u32 = 0x6000_0000;
+/// Sandboxes that a wide slot has ids for.
+const WIDE_UID_BLOCKS: u32 = 1024;
 /// Ids of one sandbox.
 pub const UID_BLOCK: u32 = 65_536;
+
+/// How many sandboxes a slot has user ids for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Width {
+    /// 128: any test.
+    #[default]
+    Usual,
+    /// 1,024: measurements over many sandboxes.
+    Wide,
+}
 
 /// A slot, held until it is dropped.
 #[derive(Debug)]
@@ -37,9 +53,13 @@ pub struct Slot {
 
 impl Slot {
     /// Takes a free slot and sweeps it. Needs root.
-    pub fn take() -> Result<Self> {
+    pub fn take(width: Width) -> Result<Self> {
         require_root()?;
-        for number in 0..SLOTS {
+        let numbers = match width {
+            Width::Usual => 0..SLOTS,
+            Width::Wide => SLOTS..SLOTS + WIDE_SLOTS,
+        };
+        for number in numbers {
             if let Some(slot) = Self::try_take(number)? {
                 slot.sweep()
                     .with_context(|| format!("sweep test slot {number}"))?;
@@ -47,7 +67,7 @@ impl Slot {
                 return Ok(slot);
             }
         }
-        bail!("all {SLOTS} test slots under {HOME} are taken")
+        bail!("all test slots ({width:?}) under {HOME} are taken")
     }
 
     fn try_take(number: u32) -> Result<Option<Self>> {
@@ -96,7 +116,7 @@ impl Slot {
     fn sweep(&self) -> Result<()> {
         host::kill_by_argument(&self.config_file())?;
         cgroup::remove(&self.cgroup())?;
-        host::kill_uids(self.uid_start(), UID_BLOCKS * UID_BLOCK)?;
+        host::kill_uids(self.uid_start(), self.uid_count())?;
         let mut dirs = vec![self.home.clone(), self.state.clone()];
         if let Ok(earlier) = fs::read_to_string(self.home.join("state-dir")) {
             dirs.push(PathBuf::from(earlier));
@@ -135,7 +155,24 @@ impl Slot {
 
     /// First of the slot's user ids.
     pub fn uid_start(&self) -> u32 {
-        UID_START + self.number * UID_BLOCKS * UID_BLOCK
+        match self.number.checked_sub(SLOTS) {
+            None => UID_START + self.number * self.uid_count(),
+            Some(wide) => WIDE_UID_START + wide * self.uid_count(),
+        }
+    }
+
+    /// How many user ids it has.
+    pub fn uid_count(&self) -> u32 {
+        self.uid_blocks() * UID_BLOCK
+    }
+
+    /// Sandboxes that it has user ids for.
+    pub fn uid_blocks(&self) -> u32 {
+        if self.number < SLOTS {
+            UID_BLOCKS
+        } else {
+            WIDE_UID_BLOCKS
+        }
     }
 }
 
