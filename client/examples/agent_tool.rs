@@ -9,6 +9,7 @@
 //! and are masked in what comes back. A real agent asks its vault for a short-lived token there.
 
 use std::io::Read as _;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use lodge_client::{Captured, Client, Error, Output, Run, Sandbox, Secret};
@@ -168,21 +169,39 @@ async fn fresh_environment() -> Vec<(String, Secret)> {
 
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "the result is this program's output")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("--schema") {
         println!("{:#}", schema());
-        return Ok(());
+        return ExitCode::SUCCESS;
     }
     let mut input = String::new();
-    std::io::stdin().read_to_string(&mut input)?;
+    if let Err(error) = std::io::stdin().read_to_string(&mut input) {
+        println!(
+            "{:#}",
+            json!({ "error": format!("cannot read the call: {error}") })
+        );
+        return ExitCode::FAILURE;
+    }
+    // Where no daemon answers, the model gets that as the result, in the same form as any other failure.
+    match connect().await {
+        Ok(sandbox) => {
+            let tool = AgentTool {
+                sandbox,
+                environment: fresh_environment,
+            };
+            println!("{:#}", tool.handle(&input).await);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("{:#}", describe_error(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn connect() -> Result<Sandbox, Error> {
     let name = std::env::var("LODGE_SANDBOX").unwrap_or_else(|_| "agent".to_owned());
-    let sandbox = Client::from_env().await?.sandbox(name).await?;
-    let tool = AgentTool {
-        sandbox,
-        environment: fresh_environment,
-    };
-    println!("{:#}", tool.handle(&input).await);
-    Ok(())
+    Client::from_env().await?.sandbox(name).await
 }
 
 #[cfg(test)]

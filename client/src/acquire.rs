@@ -8,26 +8,11 @@ use lodge_proto::v1 as pb;
 
 use crate::client::Client;
 use crate::error::Result;
+use crate::idle::{IdlePolicy, ResumeMode};
 use crate::info::SandboxInfo;
+use crate::limits::Limits;
 use crate::sandbox::{Sandbox, SandboxRef};
 use crate::wire::{CALL_DEADLINE, answer, present};
-
-/// What a sandbox may use; `None` takes the server's default.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Memory of all runs together, in bytes.
-    pub memory_bytes: Option<i64>,
-    /// Processes and threads of all runs together.
-    pub pids: Option<i64>,
-    /// Processor time per second of wall time, in thousandths of one CPU.
-    pub cpu_millis: Option<i64>,
-    /// Bytes of its files.
-    pub disk_bytes: Option<i64>,
-    /// Open files per process.
-    pub open_files: Option<i64>,
-    /// Size of /dev/shm, in bytes.
-    pub shm_bytes: Option<i64>,
-}
 
 /// Gets a sandbox or creates it. Await it for the [`Sandbox`], or call [`Acquire::acquire`] to learn more.
 #[derive(Debug, Clone)]
@@ -40,6 +25,8 @@ pub struct Acquire {
     labels: BTreeMap<String, String>,
     limits: Limits,
     allow_degraded: bool,
+    idle: IdlePolicy,
+    resume: ResumeMode,
 }
 
 /// A sandbox that was got or created.
@@ -64,6 +51,8 @@ impl Acquire {
             labels: BTreeMap::new(),
             limits: Limits::default(),
             allow_degraded: false,
+            idle: IdlePolicy::default(),
+            resume: ResumeMode::default(),
         }
     }
 
@@ -97,11 +86,23 @@ impl Acquire {
         self
     }
 
+    /// When to freeze, stop and delete it for want of use, if this call creates the sandbox.
+    pub fn idle(mut self, policy: IdlePolicy) -> Self {
+        self.idle = policy;
+        self
+    }
+
+    /// What to do if it exists and is frozen. By default it is thawed.
+    pub fn resume(mut self, mode: ResumeMode) -> Self {
+        self.resume = mode;
+        self
+    }
+
     /// Gets or creates it, and tells which of the two it was.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a bad name or limit, NOT_FOUND if there is no such image, FAILED_PRECONDITION if the
-    /// sandbox exists with another image.
+    /// INVALID_ARGUMENT for a bad name, limit or idle policy, NOT_FOUND if there is no such image,
+    /// FAILED_PRECONDITION if the sandbox exists with another image, or is frozen and was not to be thawed.
     pub async fn acquire(self) -> Result<Acquired> {
         let mut service = self.client.sandboxes();
         let request = pb::AcquireRequest {
@@ -111,7 +112,8 @@ impl Acquire {
             labels: self.labels.into_iter().collect(),
             limits: Some(self.limits.into_wire()),
             allow_degraded: self.allow_degraded,
-            ..Default::default()
+            idle: self.idle.into_wire()?,
+            resume: self.resume.to_wire(),
         };
         let acquired = answer(Some(CALL_DEADLINE), service.acquire(request)).await?;
         let sandbox = present(acquired.sandbox, "an acquired sandbox is missing")?;
@@ -131,18 +133,5 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async { Ok(self.acquire().await?.sandbox) })
-    }
-}
-
-impl Limits {
-    fn into_wire(self) -> pb::Limits {
-        pb::Limits {
-            memory_bytes: self.memory_bytes,
-            pids: self.pids,
-            cpu_millis: self.cpu_millis,
-            disk_bytes: self.disk_bytes,
-            open_files: self.open_files,
-            shm_bytes: self.shm_bytes,
-        }
     }
 }

@@ -14,8 +14,10 @@ use crate::endpoint::{self, DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 use crate::error::Result;
 use crate::image::Images;
 use crate::info::SandboxInfo;
+use crate::list::List;
 use crate::node::{DoctorReport, NodeInfo};
 use crate::sandbox::{Sandbox, SandboxRef};
+use crate::watch::Watch;
 use crate::wire::{CALL_DEADLINE, answer};
 
 /// The largest answer: two output streams of 8 MiB, and room for the rest.
@@ -23,8 +25,6 @@ const MAX_ANSWER_BYTES: usize = 20 << 20;
 /// What a run's deadline allows beyond the command's timeout: starting a stopped sandbox, the grace of two seconds
 /// after the timeout, the drain of its pipes, and sending 16 MiB of output over a slow line.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
-/// Sandboxes asked for at once by `list`; the server's maximum.
-const LIST_PAGE: i32 = 1000;
 
 /// A connection to a daemon. Cheap to clone; clones share the connection.
 #[derive(Debug, Clone)]
@@ -82,28 +82,14 @@ impl Client {
         self.at(sandbox).info().await
     }
 
-    /// All sandboxes of the caller's tenant, by name. Never wakes one.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    pub async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        let mut all = Vec::new();
-        let mut page_token = String::new();
-        loop {
-            let request = pb::ListSandboxesRequest {
-                page_size: LIST_PAGE,
-                page_token,
-                ..Default::default()
-            };
-            let page = answer(Some(CALL_DEADLINE), self.sandboxes().list(request)).await?;
-            for sandbox in page.sandboxes {
-                all.push(SandboxInfo::from_wire(sandbox)?);
-            }
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return Ok(all);
-            }
-        }
+    /// The sandboxes of the caller's tenant, by name: await it, after narrowing it down. Never wakes one.
+    pub fn list(&self) -> List {
+        List::new(self.clone())
+    }
+
+    /// Each sandbox as it is, then each change: await it, after narrowing it down. Never wakes one, and is no activity.
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.clone())
     }
 
     /// Importing, listing and removing images.

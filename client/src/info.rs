@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use lodge_proto::v1 as pb;
 
 use crate::error::{Error, Result};
-use crate::wire::{present, time};
+use crate::idle::IdlePolicy;
+use crate::wire::{duration, present, time};
 
 /// A sandbox as it was when the daemon answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub struct SandboxInfo {
     pub tenant: String,
     /// What it is doing.
     pub state: SandboxState,
-    /// Why it is damaged; empty otherwise.
+    /// Why it is damaged; for one that its idle policy froze or stopped, that it was idle. Empty otherwise.
     pub state_reason: String,
     /// The name under which its image was asked for.
     pub image: String,
@@ -39,6 +40,12 @@ pub struct SandboxInfo {
     pub hostname: String,
     /// Live runs.
     pub live_runs: u32,
+    /// Streams of runs that are open.
+    pub open_streams: u32,
+    /// When it is frozen, stopped and deleted for want of use.
+    pub idle: IdlePolicy,
+    /// How long it has not been used; `None` while it is in use.
+    pub idle_for: Option<Duration>,
 }
 
 /// What a sandbox is doing.
@@ -105,6 +112,9 @@ impl SandboxInfo {
             image_digest: sandbox.image_digest,
             hostname: sandbox.hostname,
             live_runs: sandbox.live_runs,
+            open_streams: sandbox.open_streams,
+            idle: IdlePolicy::from_wire(sandbox.idle.unwrap_or_default())?,
+            idle_for: sandbox.idle_for.map(duration).transpose()?,
         })
     }
 }
@@ -128,7 +138,19 @@ impl LimitStatus {
 }
 
 impl SandboxState {
-    fn from_wire(state: pb::SandboxState) -> Result<Self> {
+    pub(crate) fn to_wire(self) -> i32 {
+        let state = match self {
+            Self::Creating => pb::SandboxState::Creating,
+            Self::Running => pb::SandboxState::Running,
+            Self::Frozen => pb::SandboxState::Frozen,
+            Self::Stopped => pb::SandboxState::Stopped,
+            Self::Damaged => pb::SandboxState::Damaged,
+            Self::Deleting => pb::SandboxState::Deleting,
+        };
+        state.into()
+    }
+
+    pub(crate) fn from_wire(state: pb::SandboxState) -> Result<Self> {
         Ok(match state {
             pb::SandboxState::Creating => Self::Creating,
             pb::SandboxState::Running => Self::Running,

@@ -51,7 +51,13 @@ mod client; // the connection, and calls that concern no one sandbox
 mod sandbox; // the handle of one sandbox
 
 mod acquire; // get-or-create, and what a new sandbox is made of
+mod idle; // what becomes of a sandbox that nobody uses
 mod info; // what the daemon tells about a sandbox
+mod limits; // what a sandbox may use
+mod list; // all sandboxes, or those of a filter
+mod stats; // what a sandbox uses
+mod update; // changing limits, idle policy or labels
+mod watch; // changes of sandboxes as they happen
 mod process; // the processes of a sandbox
 
 mod run; // a command on its way: what to run, and how
@@ -66,19 +72,25 @@ mod stream; // a run as it happens
 mod image; // importing, listing and removing images
 mod node; // the daemon and its host
 
-pub use acquire::{Acquire, Acquired, Limits};
+pub use acquire::{Acquire, Acquired};
 pub use capture::{Captured, Text};
 pub use client::Client;
 pub use endpoint::{DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 pub use error::{ApiError, Broken, Error, Result};
+pub use idle::{IdlePolicy, ResumeMode};
 pub use image::{Image, Images, Import, Progress};
 pub use info::{Enforcement, LimitStatus, SandboxInfo, SandboxState};
+pub use limits::Limits;
+pub use list::List;
 pub use node::{Check, CheckStatus, DoctorReport, NodeInfo};
 pub use outcome::{EndReason, Outcome, Output};
 pub use process::Process;
 pub use run::Run;
-pub use sandbox::{LogPart, Sandbox, SandboxRef};
+pub use sandbox::{LogPart, Paused, Sandbox, SandboxRef};
 pub use secret::Secret;
+pub use stats::SandboxStats;
 pub use stream::{Event, RunStream, StdStream};
 /// The gRPC status code in [`ApiError`].
 pub use tonic::Code;
+pub use update::Update;
+pub use watch::{SandboxEvent, SandboxEvents, Watch};

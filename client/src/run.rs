@@ -18,6 +18,7 @@ use tokio::io::AsyncRead;
 use crate::client::Client;
 use crate::collect::DEFAULT_OUTPUT_BYTES;
 use crate::error::{Error, Result};
+use crate::idle::ResumeMode;
 use crate::outcome::Output;
 use crate::sandbox::SandboxRef;
 use crate::secret::Secret;
@@ -41,6 +42,7 @@ pub struct Run {
     timeout: Option<Duration>,
     max_output: Option<u64>,
     cancel_on_disconnect: bool,
+    resume: ResumeMode,
 }
 
 enum Stdin {
@@ -70,6 +72,7 @@ impl Run {
             timeout: None,
             max_output: None,
             cancel_on_disconnect: false,
+            resume: ResumeMode::default(),
         }
     }
 
@@ -95,6 +98,12 @@ impl Run {
     /// with all its processes.
     pub fn secret(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.secrets.push((name.into(), value.into()));
+        self
+    }
+
+    /// What to do if the sandbox is frozen. By default it is thawed.
+    pub fn resume(mut self, mode: ResumeMode) -> Self {
+        self.resume = mode;
         self
     }
 
@@ -219,6 +228,7 @@ impl Run {
             timeout: self.timeout.map(timeout_on_wire).transpose()?,
             max_output_bytes: self.max_output.map(output_on_wire).transpose()?,
             cancel_on_disconnect: self.cancel_on_disconnect,
+            resume: self.resume.to_wire(),
             ..Default::default()
         })
     }

@@ -8,8 +8,10 @@ use crate::error::Result;
 use crate::info::SandboxInfo;
 use crate::process::Process;
 use crate::run::Run;
+use crate::stats::SandboxStats;
 use crate::stream::StdStream;
-use crate::wire::{CALL_DEADLINE, answer};
+use crate::update::Update;
+use crate::wire::{CALL_DEADLINE, answer, present};
 
 /// Names a sandbox. A string converts to a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,6 +65,17 @@ pub struct LogPart {
     pub data: Bytes,
     /// Bytes that the stream has so far.
     pub total_bytes: u64,
+}
+
+/// A sandbox that was paused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Paused {
+    /// The sandbox, frozen.
+    pub info: SandboxInfo,
+    /// Memory that went back to the host, in bytes. `None` where the host cannot take memory back, or where the sandbox
+    /// was frozen already.
+    pub reclaimed_bytes: Option<u64>,
 }
 
 impl Sandbox {
@@ -124,6 +137,53 @@ impl Sandbox {
         };
         let call = answer(Some(CALL_DEADLINE), self.client.sandboxes().stop(request)).await;
         SandboxInfo::from_wire(call?)
+    }
+
+    /// Freezes all its processes: they get no CPU, and the timeouts of its runs stand still. The next call that needs
+    /// it thaws it. One that is frozen is left as it is.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist; FAILED_PRECONDITION if it is stopped; ABORTED if it did not freeze within 2 s, in
+    /// which case it runs on.
+    pub async fn pause(&self) -> Result<Paused> {
+        let request = pb::PauseSandboxRequest {
+            sandbox: self.wire_ref(),
+        };
+        let call = answer(Some(CALL_DEADLINE), self.client.sandboxes().pause(request)).await?;
+        let sandbox = present(call.sandbox, "a paused sandbox is missing")?;
+        Ok(Paused {
+            info: SandboxInfo::from_wire(sandbox)?,
+            reclaimed_bytes: call.reclaimed_bytes,
+        })
+    }
+
+    /// Thaws it if it is frozen. A run does so by itself.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist; FAILED_PRECONDITION if it is stopped.
+    pub async fn resume(&self) -> Result<SandboxInfo> {
+        let request = pb::ResumeSandboxRequest {
+            sandbox: self.wire_ref(),
+        };
+        let call = answer(Some(CALL_DEADLINE), self.client.sandboxes().resume(request)).await;
+        SandboxInfo::from_wire(call?)
+    }
+
+    /// Changes its limits, idle policy or labels: await it, after saying what.
+    pub fn update(&self) -> Update {
+        Update::new(self.client.clone(), self.reference.clone())
+    }
+
+    /// What it uses now. Never wakes it, and is no activity.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it does not exist.
+    pub async fn stats(&self) -> Result<SandboxStats> {
+        let request = pb::SandboxStatsRequest {
+            sandbox: self.wire_ref(),
+        };
+        let call = answer(Some(CALL_DEADLINE), self.client.sandboxes().stats(request)).await;
+        SandboxStats::from_wire(call?)
     }
 
     /// Ends all its processes and removes its files. Works from every state.

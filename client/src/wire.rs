@@ -39,6 +39,17 @@ pub(crate) fn duration(wire: prost_types::Duration) -> Result<Duration> {
     })
 }
 
+/// `what` names the argument in the error.
+pub(crate) fn duration_on_wire(
+    what: &'static str,
+    duration: Duration,
+) -> Result<prost_types::Duration> {
+    prost_types::Duration::try_from(duration).map_err(|_| Error::Argument {
+        what,
+        problem: "it is too long",
+    })
+}
+
 pub(crate) fn time(wire: prost_types::Timestamp) -> Result<SystemTime> {
     SystemTime::try_from(wire).map_err(|_| Error::Protocol {
         what: "a time is out of range",

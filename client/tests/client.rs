@@ -7,7 +7,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lodge_client::{Client, Code, EndReason, Error, Event, Sandbox, SandboxRef, StdStream};
+use lodge_client::{
+    Client, Code, EndReason, Error, Event, IdlePolicy, Limits, ResumeMode, Sandbox, SandboxEvent,
+    SandboxRef, SandboxState, StdStream,
+};
 use tokio::io::{AsyncRead, ReadBuf};
 
 async fn sandbox() -> (fake::Daemon, Sandbox) {
@@ -81,6 +84,124 @@ async fn list_reads_every_page() {
         .map(|s| s.name)
         .collect();
     assert_eq!(names, ["first", "second"]);
+}
+
+#[tokio::test]
+async fn list_asks_for_the_labels_and_states_of_its_filter_on_every_page() {
+    let daemon = fake::Daemon::start().await;
+    let client = Client::connect(daemon.endpoint()).await.unwrap();
+    let list = client.list().label("team", "a").state(SandboxState::Frozen);
+    assert_eq!(list.await.unwrap().len(), 2);
+    let asked = daemon.asked().list;
+    assert_eq!(
+        (asked.page_token.as_str(), asked.labels["team"].as_str()),
+        ("more", "a")
+    );
+    assert_eq!(asked.states, [3]);
+}
+
+#[tokio::test]
+async fn an_update_says_what_changes_and_nothing_else() {
+    let (daemon, sandbox) = sandbox().await;
+    let limits = Limits {
+        memory_bytes: Some(1 << 30),
+        ..Limits::default()
+    };
+    let idle = IdlePolicy {
+        delete_after: Some(Duration::ZERO),
+        ..IdlePolicy::default()
+    };
+    let update = sandbox.update().limits(limits).idle(idle);
+    let info = update
+        .label("a", "b")
+        .remove_label("c")
+        .allow_degraded()
+        .await
+        .unwrap();
+    assert_eq!((info.idle, info.labels["a"].as_str()), (idle, "b"));
+    let asked = daemon.asked().update;
+    let limits = asked.limits.unwrap();
+    assert_eq!((limits.memory_bytes, limits.pids), (Some(1 << 30), None));
+    let idle = asked.idle.unwrap();
+    assert_eq!(
+        (idle.freeze_after, idle.delete_after),
+        (None, Some(prost_types::Duration::default()))
+    );
+    assert_eq!(
+        (asked.remove_labels, asked.allow_degraded),
+        (vec!["c".to_owned()], true)
+    );
+    sandbox.update().label("a", "b").await.unwrap();
+    let asked = daemon.asked().update;
+    assert_eq!((asked.limits, asked.idle), (None, None));
+}
+
+#[tokio::test]
+async fn pause_tells_what_was_given_back_and_refusals_keep_their_reason() {
+    let (_daemon, sandbox) = sandbox().await;
+    let paused = sandbox.pause().await.unwrap();
+    assert_eq!(
+        (paused.info.state, paused.reclaimed_bytes),
+        (SandboxState::Frozen, Some(5 << 20))
+    );
+    assert_eq!(sandbox.resume().await.unwrap().state, SandboxState::Running);
+    let daemon = fake::Daemon::start().await;
+    let client = Client::connect(daemon.endpoint()).await.unwrap();
+    let refused = client.at("stopped").pause().await.unwrap_err();
+    assert_eq!(refused.api().unwrap().reason, "SANDBOX_NOT_RUNNING");
+    let acquire = client.sandbox("frozen").resume(ResumeMode::Error);
+    let refused = acquire.await.unwrap_err();
+    assert_eq!(refused.api().unwrap().reason, "SANDBOX_IS_FROZEN");
+}
+
+#[tokio::test]
+async fn figures_that_are_not_known_are_none() {
+    let (_daemon, sandbox) = sandbox().await;
+    let stats = sandbox.stats().await.unwrap();
+    assert_eq!(
+        (stats.memory_bytes, stats.memory_peak_bytes, stats.pids),
+        (Some(3 << 20), None, Some(3))
+    );
+    assert_eq!(stats.cpu_time, Some(Duration::from_millis(61_500)));
+}
+
+/// The fake breaks off after four events. Asked again it tells one sandbox of two: the other one went meanwhile.
+#[tokio::test]
+async fn a_watch_goes_on_after_a_restart_and_finds_out_what_went_meanwhile() {
+    let daemon = fake::Daemon::start().await;
+    let client = Client::connect(daemon.endpoint()).await.unwrap();
+    let mut events = client.watch().label("team", "a").await.unwrap();
+    let mut told = Vec::new();
+    for _ in 0..8 {
+        told.push(match events.next().await.unwrap().unwrap() {
+            SandboxEvent::Changed(info) => format!("{} {}", info.name, info.state),
+            SandboxEvent::Deleted { name, .. } => format!("{name} deleted"),
+            SandboxEvent::Synced => "synced".to_owned(),
+            other => panic!("{other:?}"),
+        });
+    }
+    let expected = [
+        "first running",
+        "second stopped",
+        "synced",
+        "first frozen",
+        "first running",
+        "synced",
+        "second deleted",
+        "first deleted",
+    ];
+    assert_eq!(told, expected);
+    let asked = daemon.asked().watches;
+    assert!(asked.len() == 2 && asked.iter().all(|watch| watch.labels["team"] == "a"));
+}
+
+#[tokio::test]
+async fn a_watch_that_is_refused_is_not_asked_again() {
+    let daemon = fake::Daemon::start().await;
+    let client = Client::connect(daemon.endpoint()).await.unwrap();
+    let refused = client.watch().label("fake:refuse", "").await.unwrap_err();
+    assert_eq!(refused.api().unwrap().reason, "TOO_MUCH");
+    assert_eq!(daemon.asked().watches.len(), 1);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lodge_proto::v1 as pb;
@@ -27,20 +27,36 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// The id of every sandbox and run of the fake.
 pub(crate) const ID: &str = "00000000000000000000";
+/// The id of the fake's second sandbox; it is gone after the first watch.
+pub(crate) const SECOND_ID: &str = "00000000000000000001";
 /// Bytes that a message may have; the same as the real server's.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// A running fake. Ends with the runtime.
 pub(crate) struct Daemon {
     dir: tempfile::TempDir,
+    asked: Arc<Mutex<Asked>>,
+}
+
+/// The last request of each kind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asked {
+    pub(crate) acquire: pb::AcquireRequest,
+    pub(crate) list: pb::ListSandboxesRequest,
+    pub(crate) update: pb::UpdateSandboxRequest,
+    pub(crate) run: pb::RunSpec,
+    /// In their order.
+    pub(crate) watches: Vec<pb::WatchSandboxesRequest>,
 }
 
 impl Daemon {
     pub(crate) async fn start() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let listener = UnixListener::bind(dir.path().join("sock")).expect("a socket in it");
+        let asked = Arc::new(Mutex::new(Asked::default()));
         let fake = Fake {
             kill: Arc::new(Notify::new()),
+            asked: asked.clone(),
         };
         let exec =
             ExecServiceServer::new(fake.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -49,7 +65,13 @@ impl Daemon {
             .add_service(SandboxServiceServer::new(fake.clone()))
             .add_service(ImageServiceServer::new(fake));
         tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
-        Self { dir }
+        Self { dir, asked }
+    }
+
+    /// What it was asked.
+    #[allow(dead_code, reason = "not every test that includes this asks")]
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked.lock().expect("no panic").clone()
     }
 
     pub(crate) fn endpoint(&self) -> String {
@@ -61,6 +83,13 @@ impl Daemon {
 struct Fake {
     /// Ends the streaming runs that go on now.
     kill: Arc<Notify>,
+    asked: Arc<Mutex<Asked>>,
+}
+
+impl Fake {
+    fn note(&self, note: impl FnOnce(&mut Asked)) {
+        note(&mut self.asked.lock().expect("no panic"));
+    }
 }
 
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -72,6 +101,7 @@ impl ExecService for Fake {
 
     async fn run(&self, request: Request<pb::RunRequest>) -> Answer<pb::RunResponse> {
         let spec = request.into_inner().spec.expect("a spec");
+        self.note(|asked| asked.run = spec.clone());
         match script(&spec) {
             "fake:refuse" => return Err(refusal()),
             "fake:hang" => std::future::pending().await,
@@ -108,6 +138,7 @@ impl ExecService for Fake {
             panic!("no spec comes first")
         };
         let spec = start.run.expect("a spec");
+        self.note(|asked| asked.run = spec.clone());
         let output = |data: &str| {
             Event::Output(pb::OutputChunk {
                 stream: pb::Stream::Stdout.into(),
@@ -201,8 +232,15 @@ impl ExecService for Fake {
 impl SandboxService for Fake {
     async fn acquire(&self, request: Request<pb::AcquireRequest>) -> Answer<pb::AcquireResponse> {
         let request = request.into_inner();
+        self.note(|asked| asked.acquire = request.clone());
         if request.name.starts_with('-') {
             return Err(refusal());
+        }
+        if request.name == "frozen" && request.resume() == pb::ResumeMode::Error {
+            return Err(refused(
+                tonic::Code::FailedPrecondition,
+                "SANDBOX_IS_FROZEN",
+            ));
         }
         let sandbox = pb::Sandbox {
             name: request.name,
@@ -215,16 +253,21 @@ impl SandboxService for Fake {
         }))
     }
 
-    async fn get(&self, _: Request<pb::GetSandboxRequest>) -> Answer<pb::Sandbox> {
-        Ok(Response::new(sandbox()))
+    async fn get(&self, request: Request<pb::GetSandboxRequest>) -> Answer<pb::Sandbox> {
+        match named(request.into_inner().sandbox).as_str() {
+            SECOND_ID => Err(refused(tonic::Code::NotFound, "SANDBOX_NOT_FOUND")),
+            _ => Ok(Response::new(sandbox())),
+        }
     }
 
     async fn list(
         &self,
         request: Request<pb::ListSandboxesRequest>,
     ) -> Answer<pb::ListSandboxesResponse> {
+        let request = request.into_inner();
+        self.note(|asked| asked.list = request.clone());
         // Two pages, so that a client that forgets the second one is caught.
-        let (name, next) = match request.into_inner().page_token.as_str() {
+        let (name, next) = match request.page_token.as_str() {
             "" => ("first", "more"),
             _ => ("second", ""),
         };
@@ -246,26 +289,116 @@ impl SandboxService for Fake {
         Ok(Response::new(sandbox()))
     }
 
-    async fn update(&self, _: Request<pb::UpdateSandboxRequest>) -> Answer<pb::Sandbox> {
-        Err(Status::unimplemented("the fake changes nothing"))
+    /// Answers as if all that was asked for held at once.
+    async fn update(&self, request: Request<pb::UpdateSandboxRequest>) -> Answer<pb::Sandbox> {
+        let request = request.into_inner();
+        self.note(|asked| asked.update = request.clone());
+        Ok(Response::new(pb::Sandbox {
+            labels: request.set_labels,
+            idle: request.idle,
+            ..sandbox()
+        }))
     }
 
-    async fn pause(&self, _: Request<pb::PauseSandboxRequest>) -> Answer<pb::PauseSandboxResponse> {
-        Err(Status::unimplemented("the fake does not freeze"))
+    async fn pause(
+        &self,
+        request: Request<pb::PauseSandboxRequest>,
+    ) -> Answer<pb::PauseSandboxResponse> {
+        if named(request.into_inner().sandbox) == "stopped" {
+            return Err(refused(
+                tonic::Code::FailedPrecondition,
+                "SANDBOX_NOT_RUNNING",
+            ));
+        }
+        let sandbox = pb::Sandbox {
+            state: pb::SandboxState::Frozen.into(),
+            ..sandbox()
+        };
+        Ok(Response::new(pb::PauseSandboxResponse {
+            sandbox: Some(sandbox),
+            reclaimed_bytes: Some(5 << 20),
+        }))
     }
 
     async fn resume(&self, _: Request<pb::ResumeSandboxRequest>) -> Answer<pb::Sandbox> {
-        Err(Status::unimplemented("the fake does not freeze"))
+        Ok(Response::new(sandbox()))
     }
 
-    type WatchStream = tokio_stream::Empty<Result<pb::SandboxEvent, Status>>;
+    type WatchStream = Events<pb::SandboxEvent>;
 
-    async fn watch(&self, _: Request<pb::WatchSandboxesRequest>) -> Answer<Self::WatchStream> {
-        Err(Status::unimplemented("the fake does not change"))
+    /// Tells two sandboxes and breaks off; asked again, it tells one of them, and that this one goes.
+    async fn watch(
+        &self,
+        request: Request<pb::WatchSandboxesRequest>,
+    ) -> Answer<Self::WatchStream> {
+        use pb::sandbox_event::Event;
+        let request = request.into_inner();
+        self.note(|asked| asked.watches.push(request.clone()));
+        if request.labels.contains_key("fake:refuse") {
+            return Err(refusal());
+        }
+        let sandbox = |id: &str, name: &str, state: pb::SandboxState| {
+            let (id, name, labels) = (id.into(), name.into(), request.labels.clone());
+            let state = state.into();
+            Event::Sandbox(pb::Sandbox {
+                id,
+                name,
+                state,
+                labels,
+                ..sandbox()
+            })
+        };
+        let is_first = self.asked.lock().expect("no panic").watches.len() == 1;
+        let (events, last) = match is_first {
+            true => (
+                vec![
+                    sandbox(ID, "first", pb::SandboxState::Running),
+                    sandbox(SECOND_ID, "second", pb::SandboxState::Stopped),
+                    Event::Synced(pb::WatchSynced {}),
+                    sandbox(ID, "first", pb::SandboxState::Frozen),
+                ],
+                Some(Err(refused(tonic::Code::Unavailable, "DAEMON_STOPPING"))),
+            ),
+            false => (
+                vec![
+                    sandbox(ID, "first", pb::SandboxState::Running),
+                    Event::Synced(pb::WatchSynced {}),
+                    Event::Deleted(ID.into()),
+                ],
+                None,
+            ),
+        };
+        let events = events
+            .into_iter()
+            .map(|event| Ok(pb::SandboxEvent { event: Some(event) }));
+        let told = tokio_stream::iter(events.chain(last).collect::<Vec<_>>());
+        match is_first {
+            true => Ok(Response::new(Box::pin(told))),
+            false => Ok(Response::new(Box::pin(told.chain(tokio_stream::pending())))),
+        }
     }
 
-    async fn stats(&self, _: Request<pb::SandboxStatsRequest>) -> Answer<pb::SandboxStats> {
-        Err(Status::unimplemented("the fake measures nothing"))
+    async fn stats(&self, request: Request<pb::SandboxStatsRequest>) -> Answer<pb::SandboxStats> {
+        let stats = match named(request.into_inner().sandbox).as_str() {
+            "missing" => return Err(refused(tonic::Code::NotFound, "SANDBOX_NOT_FOUND")),
+            "stopped" => pb::SandboxStats {
+                state: pb::SandboxState::Stopped.into(),
+                log_bytes: 2048,
+                ..Default::default()
+            },
+            _ => pb::SandboxStats {
+                state: pb::SandboxState::Running.into(),
+                memory_bytes: Some(3 << 20),
+                memory_limit_bytes: Some(2 << 30),
+                cpu_time: prost_types::Duration::try_from(Duration::from_millis(61_500)).ok(),
+                pids: Some(3),
+                pids_limit: Some(2048),
+                oom_kills: Some(1),
+                kept_runs: 7,
+                ..Default::default()
+            },
+        };
+        Ok(Response::new(stats))
     }
 
     async fn delete(
@@ -329,6 +462,22 @@ fn refusal() -> Status {
     let hint = [("hint".to_owned(), "ask for less".to_owned())];
     let details = ErrorDetails::with_error_info("TOO_MUCH", "lodge", hint);
     Status::with_error_details(tonic::Code::ResourceExhausted, "that is too much", details)
+}
+
+/// A refusal whose message is its reason.
+fn refused(code: tonic::Code, reason: &str) -> Status {
+    let details = ErrorDetails::with_error_info(reason, "lodge", []);
+    Status::with_error_details(code, reason, details)
+}
+
+/// The name or id that a request says.
+fn named(sandbox: Option<pb::SandboxRef>) -> String {
+    use pb::sandbox_ref::Ref;
+    match sandbox.and_then(|sandbox| sandbox.r#ref) {
+        Some(Ref::Name(name)) => name,
+        Some(Ref::Id(id)) => id,
+        None => String::new(),
+    }
 }
 
 fn script(spec: &pb::RunSpec) -> &str {

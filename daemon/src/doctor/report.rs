@@ -77,10 +77,10 @@ impl Report {
             .all(|check| check.outcome != Outcome::Fail)
     }
 
-    /// As one JSON object: `{"ok": …, "checks": […]}`.
+    /// As one JSON object, in one line: `{"ok": …, "checks": […]}`.
     pub fn to_json(&self) -> String {
         let value = serde_json::json!({ "ok": self.ok(), "checks": self.checks });
-        format!("{value:#}")
+        value.to_string()
     }
 }
 
@@ -98,9 +98,9 @@ impl fmt::Display for Report {
             }
         }
         f.write_str(if self.ok() {
-            "sandboxes can be run\n"
+            "sandboxes can be run on this host\n"
         } else {
-            "sandboxes cannot be run\n"
+            "sandboxes cannot be run on this host\n"
         })
     }
 }
@@ -108,6 +108,17 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `lodge doctor` has the same test with the same line: who reads the one reads the other.
+    #[test]
+    fn a_line_is_the_one_of_lodge_doctor() {
+        let checks = vec![Check::fail("kernel", "too old", "")];
+        let text = Report { checks }.to_string();
+        assert_eq!(
+            text.lines().next(),
+            Some("FAIL  kernel                     too old")
+        );
+    }
 
     #[test]
     fn a_warning_is_no_failure() {

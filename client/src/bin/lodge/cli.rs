@@ -7,7 +7,8 @@ use clap::{Parser, Subcommand};
 use lodge_client::{Client, DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 
 use crate::{
-    completion, create, doctor, image, inspect, kill, logs, ls, ps, rm, run, stop, version,
+    completion, create, doctor, image, inspect, kill, logs, ls, pause, ps, resume, rm, run, start,
+    stats, stop, update, version, watch,
 };
 
 /// Run commands in persistent, isolated Linux sandboxes.
@@ -38,8 +39,14 @@ enum Command {
     Create(create::Args),
     Ls(ls::Args),
     Inspect(inspect::Args),
-    Rm(rm::Args),
+    Update(update::Args),
+    Pause(pause::Args),
+    Resume(resume::Args),
+    Start(start::Args),
     Stop(stop::Args),
+    Rm(rm::Args),
+    Stats(stats::Args),
+    Watch(watch::Args),
     Ps(ps::Args),
     Kill(kill::Args),
     Logs(logs::Args),
@@ -58,11 +65,17 @@ impl Cli {
         match self.command {
             Command::Run(args) => return run::execute(args, &daemon).await,
             Command::Doctor(args) => return doctor::execute(args, &daemon).await,
+            Command::Pause(args) => return pause::execute(args, &daemon).await,
+            Command::Resume(args) => return resume::execute(args, &daemon).await,
+            Command::Start(args) => return start::execute(args, &daemon).await,
             Command::Stop(args) => return stop::execute(args, &daemon).await,
             Command::Rm(args) => return rm::execute(args, &daemon).await,
+            Command::Stats(args) => return stats::execute(args, &daemon).await,
             Command::Create(args) => create::execute(args, &daemon).await?,
             Command::Ls(args) => ls::execute(args, &daemon).await?,
             Command::Inspect(args) => inspect::execute(args, &daemon).await?,
+            Command::Update(args) => update::execute(args, &daemon).await?,
+            Command::Watch(args) => watch::execute(args, &daemon).await?,
             Command::Ps(args) => ps::execute(args, &daemon).await?,
             Command::Kill(args) => kill::execute(args, &daemon).await?,
             Command::Logs(args) => logs::execute(args, &daemon).await?,

@@ -1,14 +1,17 @@
 //! `lodge create`: get-or-create a sandbox, with what it is made of.
 
 use anyhow::Result;
-use lodge_client::Limits;
 
 use crate::cli::Daemon;
-use crate::{json, terminal, units};
+use crate::idle_args::IdleArgs;
+use crate::limit_args::LimitArgs;
+use crate::pair::pair;
+use crate::{json, terminal};
 
 /// Create a sandbox, or get the one of that name
 ///
-/// Prints the sandbox's id. Everything but the image is used only if it has to be created.
+/// Prints the sandbox's id. Everything but the image is used only if it has to be created; `lodge update` changes a
+/// sandbox that exists.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name: letters, digits, `.`, `_`, `-`
@@ -24,35 +27,11 @@ pub(crate) struct Args {
     label: Vec<(String, String)>,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Take a limit that the host cannot enforce as degraded, instead of failing
-    #[arg(long)]
-    allow_degraded: bool,
+    #[command(flatten)]
+    idle: IdleArgs,
     /// Print the sandbox as JSON, with `created`
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Limits [default: the server's]")]
-struct LimitArgs {
-    /// Memory of all runs together, e.g. 2GiB
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    memory: Option<i64>,
-    /// CPUs, e.g. 1.5
-    #[arg(long, value_name = "N", value_parser = units::parse_cpus)]
-    cpus: Option<i64>,
-    /// Processes and threads of all runs together
-    #[arg(long, value_name = "N")]
-    pids: Option<i64>,
-    /// Disk space of its files; nothing enforces it yet, so it needs --allow-degraded
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    disk: Option<i64>,
-    /// Open files per process
-    #[arg(long, value_name = "N")]
-    open_files: Option<i64>,
-    /// Size of /dev/shm
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    shm: Option<i64>,
 }
 
 pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
@@ -60,7 +39,8 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
         .connect()
         .await?
         .sandbox(args.name)
-        .limits(args.limits.into());
+        .limits(args.limits.limits())
+        .idle(args.idle.policy());
     if let Some(image) = args.image {
         acquire = acquire.image(image);
     }
@@ -70,7 +50,7 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
     for (name, value) in args.label {
         acquire = acquire.label(name, value);
     }
-    if args.allow_degraded {
+    if args.limits.allow_degraded {
         acquire = acquire.allow_degraded();
     }
     let acquired = acquire.acquire().await?;
@@ -83,24 +63,4 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
         terminal::note(&format!("sandbox {} exists already", acquired.info.name));
     }
     terminal::data(&acquired.info.id)
-}
-
-impl From<LimitArgs> for Limits {
-    fn from(args: LimitArgs) -> Self {
-        Self {
-            memory_bytes: args.memory,
-            pids: args.pids,
-            cpu_millis: args.cpus,
-            disk_bytes: args.disk,
-            open_files: args.open_files,
-            shm_bytes: args.shm,
-        }
-    }
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write NAME=VALUE".to_owned()),
-    }
 }

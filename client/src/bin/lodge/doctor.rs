@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use lodge_client::{DoctorReport, Error};
+use lodge_client::{Check, CheckStatus, DoctorReport, Error};
 
 use crate::cli::Daemon;
 use crate::failure::LODGE_FAILED;
@@ -70,13 +70,16 @@ fn find_daemon() -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// As `lodged doctor` prints it: who reads the one reads the other.
 fn print(report: &DoctorReport) -> Result<()> {
     for check in &report.checks {
-        let (status, name) = (check.status, terminal::escape(&check.name));
-        terminal::data(&format!(
-            "{status:<5} {name}: {}",
-            terminal::escape(&check.detail)
-        ))?;
+        let Check {
+            status,
+            name,
+            detail,
+            ..
+        } = check;
+        terminal::data(&line(*status, name, detail))?;
         if !check.hint.is_empty() {
             terminal::data(&format!("      hint: {}", terminal::escape(&check.hint)))?;
         }
@@ -85,4 +88,29 @@ fn print(report: &DoctorReport) -> Result<()> {
         true => "sandboxes can be run on this host",
         false => "sandboxes cannot be run on this host",
     })
+}
+
+fn line(status: CheckStatus, name: &str, detail: &str) -> String {
+    let status = match status {
+        CheckStatus::Ok => "ok",
+        CheckStatus::Warn => "warn",
+        CheckStatus::Fail => "FAIL",
+        _ => "?",
+    };
+    let (name, detail) = (terminal::escape(name), terminal::escape(detail));
+    format!("{status:<4}  {name:<26} {detail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The daemon's `lodged doctor` has the same test with the same line.
+    #[test]
+    fn a_line_is_the_one_of_lodged_doctor() {
+        assert_eq!(
+            line(CheckStatus::Fail, "kernel", "too old"),
+            "FAIL  kernel                     too old"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! `lodge inspect`: all that is known of one sandbox.
 
 use anyhow::Result;
-use lodge_client::{LimitStatus, SandboxInfo};
+use lodge_client::{IdlePolicy, LimitStatus, SandboxInfo};
 
 use crate::cli::Daemon;
 use crate::sandbox_arg::SandboxArg;
@@ -45,6 +45,12 @@ fn print_facts(sandbox: &SandboxInfo) -> Result<()> {
         ("created", units::time(sandbox.created_at)),
         ("hostname", sandbox.hostname.clone()),
         ("live runs", sandbox.live_runs.to_string()),
+        ("streams", sandbox.open_streams.to_string()),
+        (
+            "idle for",
+            sandbox.idle_for.map(units::duration).unwrap_or_default(),
+        ),
+        ("idle", idle(&sandbox.idle)),
     ];
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         print_fact(name, value)?;
@@ -56,6 +62,20 @@ fn print_facts(sandbox: &SandboxInfo) -> Result<()> {
         print_fact("env", &format!("{name}={value}"))?;
     }
     Ok(())
+}
+
+/// `frozen after 10m, stopped after 3days`.
+fn idle(policy: &IdlePolicy) -> String {
+    let times = [
+        ("frozen", policy.freeze_after),
+        ("stopped", policy.stop_after),
+        ("deleted", policy.delete_after),
+    ];
+    let planned = times.into_iter().filter_map(|(what, after)| {
+        let after = after.filter(|after| !after.is_zero())?;
+        Some(format!("{what} after {}", units::duration(after)))
+    });
+    planned.collect::<Vec<_>>().join(", ")
 }
 
 fn print_fact(name: &str, value: &str) -> Result<()> {

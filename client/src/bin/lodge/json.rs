@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use lodge_client::{
     Captured, Check, DoctorReport, Image, LimitStatus, NodeInfo, Outcome, Output, Process,
-    SandboxInfo,
+    SandboxEvent, SandboxInfo, SandboxStats,
 };
 use serde_json::{Map, Value, json};
 
@@ -100,7 +100,51 @@ pub(crate) fn sandbox(sandbox: &SandboxInfo) -> Value {
         "env": sandbox.env,
         "hostname": sandbox.hostname,
         "live_runs": sandbox.live_runs,
+        "open_streams": sandbox.open_streams,
+        "idle": {
+            "freeze_after_seconds": seconds(sandbox.idle.freeze_after),
+            "stop_after_seconds": seconds(sandbox.idle.stop_after),
+            "delete_after_seconds": seconds(sandbox.idle.delete_after),
+        },
+        "idle_for_ms": millis(sandbox.idle_for),
         "limits": sandbox.limits.iter().map(limit).collect::<Vec<_>>(),
+    })
+}
+
+/// Zero means never; null where it is not known.
+fn seconds(duration: Option<Duration>) -> Value {
+    json!(duration.map(|duration| duration.as_secs()))
+}
+
+/// A change of sandboxes.
+pub(crate) fn sandbox_event(event: &SandboxEvent) -> Value {
+    match event {
+        SandboxEvent::Changed(info) => json!({ "event": "changed", "sandbox": sandbox(info) }),
+        SandboxEvent::Deleted { id, name } => {
+            json!({ "event": "deleted", "id": id, "name": name })
+        }
+        SandboxEvent::Synced => json!({ "event": "synced" }),
+        _ => json!({ "event": "unknown" }),
+    }
+}
+
+/// What a sandbox uses.
+pub(crate) fn stats(name: &str, stats: &SandboxStats) -> Value {
+    json!({
+        "name": name,
+        "state": stats.state.to_string(),
+        "memory_bytes": stats.memory_bytes,
+        "memory_peak_bytes": stats.memory_peak_bytes,
+        "memory_limit_bytes": stats.memory_limit_bytes,
+        "cpu_time_ms": millis(stats.cpu_time),
+        "pids": stats.pids,
+        "pids_limit": stats.pids_limit,
+        "oom_kills": stats.oom_kills,
+        "live_runs": stats.live_runs,
+        "open_streams": stats.open_streams,
+        "kept_runs": stats.kept_runs,
+        "log_bytes": stats.log_bytes,
+        "uptime_ms": millis(stats.uptime),
     })
 }
 

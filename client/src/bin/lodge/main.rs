@@ -11,18 +11,27 @@ mod inspect; // `lodge inspect`
 mod kill; // `lodge kill`
 mod logs; // `lodge logs`
 mod ls; // `lodge ls`
+mod pause; // `lodge pause`
 mod ps; // `lodge ps`
+mod resume; // `lodge resume`
 mod rm; // `lodge rm`
 mod run; // `lodge run`
+mod start; // `lodge start`
+mod stats; // `lodge stats`
 mod stop; // `lodge stop`
+mod update; // `lodge update`
 mod version; // `lodge version`
+mod watch; // `lodge watch`
 
 mod cli; // the command line as a whole
 mod each; // a call for each of several sandboxes
 mod environment; // `-e`, `--secret`, `--env-file`
 mod failure; // errors, as people and exit codes tell them
+mod idle_args; // `--freeze-after`, `--stop-after`, `--delete-after`
 mod interrupt; // what Ctrl-C does to a run
 mod json; // the objects that `--json` prints
+mod limit_args; // `--memory`, `--cpus`, `--pids` …
+mod pair; // `NAME=VALUE`
 mod sandbox_arg; // how a sandbox is named on the command line
 mod table; // columns for people
 mod terminal; // writing, and not being written to by a sandbox

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use lodge_client::{EndReason, Event, Outcome, Run, RunStream, Sandbox, SandboxRef, StdStream};
+use lodge_client::{
+    EndReason, Event, Outcome, ResumeMode, Run, RunStream, Sandbox, SandboxRef, StdStream,
+};
 
 use crate::cli::Daemon;
 use crate::environment::Environment;
@@ -49,6 +51,9 @@ pub(crate) struct Args {
     /// Pass our standard input to it
     #[arg(short = 'i', long)]
     stdin: bool,
+    /// What to do if the sandbox is frozen: thaw it, or fail
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    resume: Resume,
     /// Print one JSON object with the result and the output, instead of the output as it comes
     ///
     /// stdout and stderr are text. Where that is not exact (cut, or not UTF-8) the bytes kept are there too, as
@@ -61,6 +66,21 @@ pub(crate) struct Args {
     /// A script, or a program with its arguments
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Resume {
+    Auto,
+    Error,
+}
+
+impl From<Resume> for ResumeMode {
+    fn from(resume: Resume) -> Self {
+        match resume {
+            Resume::Auto => Self::Auto,
+            Resume::Error => Self::Error,
+        }
+    }
 }
 
 pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
@@ -139,8 +159,13 @@ async fn sandbox(args: &Args, daemon: &Daemon) -> Result<Sandbox> {
         )
         .into()),
         (id @ SandboxRef::Id(_), None) => Ok(client.at(id)),
-        (SandboxRef::Name(name), None) => Ok(client.sandbox(name).await?),
-        (SandboxRef::Name(name), Some(image)) => Ok(client.sandbox(name).image(image).await?),
+        (SandboxRef::Name(name), image) => {
+            let mut acquire = client.sandbox(name).resume(args.resume.into());
+            if let Some(image) = image {
+                acquire = acquire.image(image);
+            }
+            Ok(acquire.await?)
+        }
     }
 }
 
@@ -152,7 +177,8 @@ fn command(words: &[String], sandbox: &Sandbox) -> Run {
 }
 
 impl Args {
-    fn apply(&self, mut run: Run) -> Run {
+    fn apply(&self, run: Run) -> Run {
+        let mut run = run.resume(self.resume.into());
         if let Some(workdir) = &self.workdir {
             run = run.cwd(workdir);
         }

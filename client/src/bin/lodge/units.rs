@@ -19,6 +19,23 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .map_err(|e| format!("{e} (write 90s, 5m, 1h30m, or 0 for none)"))
 }
 
+/// Reads the same as [`parse_duration`], and `never`, which is zero.
+pub(crate) fn parse_idle(text: &str) -> Result<Duration, String> {
+    match text {
+        "never" => Ok(Duration::ZERO),
+        text => parse_duration(text).map_err(|_| "write 90s, 10m, 3days, or never".to_owned()),
+    }
+}
+
+/// `10m`, to the second; milliseconds where it is less than one.
+pub(crate) fn duration(duration: Duration) -> String {
+    let shown = match duration.as_secs() {
+        0 => Duration::from_millis(u64::from(duration.subsec_millis())),
+        seconds => Duration::from_secs(seconds),
+    };
+    humantime::format_duration(shown).to_string()
+}
+
 /// Reads `512MiB`, `2GiB`, or bare bytes.
 pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
     let split = text
@@ -102,6 +119,20 @@ mod tests {
             "99999999999999999999",
         ] {
             assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn idle_times_may_be_never() {
+        assert_eq!(parse_idle("never"), Ok(Duration::ZERO));
+        assert_eq!(parse_idle("3days"), Ok(Duration::from_secs(259_200)));
+        assert!(parse_idle("soon").is_err_and(|error| error.contains("never")));
+    }
+
+    #[test]
+    fn durations_are_shown_to_the_second() {
+        for (millis, text) in [(0, "0s"), (250, "250ms"), (61_999, "1m 1s")] {
+            assert_eq!(duration(Duration::from_millis(millis)), text);
         }
     }
 
