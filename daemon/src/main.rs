@@ -14,6 +14,7 @@ use lodged::fault;
 use lodged::holder::LauncherProcess;
 use lodged::notify::{Notice, notify};
 use lodged::sandbox::Registry;
+use lodged::sandbox::host::Host;
 use lodged::service::Lodge;
 use lodged::store::StateLock;
 use lodged::{assemble, telemetry};
@@ -122,7 +123,7 @@ async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let platform = assemble::platform(config, launcher.into_async()?)?;
     let groups = platform.cgroup_parent.clone();
-    let registry = Registry::open(platform).await?;
+    let registry = Registry::open(Host::new(platform)).await?;
     let Listen::Unix(socket) = &config.listen;
     let listener = listen(socket, &config.socket_group)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %socket.display(), "serving");

@@ -27,11 +27,10 @@ use super::secrets_fd::{self, Kept};
 use super::spec::OUTPUT_DEFAULT_BYTES;
 use super::spool::Spool;
 use super::supervise::{PidsLimit, Places, Supervised};
-use super::table::RunTable;
 use crate::error::{Error, Result};
 use crate::holder::{FdRole, KnownRun};
-use crate::sandbox::Live;
 use crate::sandbox::id::RunId;
+use crate::sandbox::{Handle, Live};
 
 /// What became of a run that a holder told of.
 enum Found {
@@ -43,7 +42,7 @@ enum Found {
 
 impl Engine {
     /// Takes over the runs that a sandbox's holder told of. Blocks: for a thread of the runtime that may.
-    pub fn adopt(&self, live: &Live, runs: &RunTable, known: Vec<KnownRun>) {
+    pub fn adopt(&self, handle: &Handle, live: &Live, known: Vec<KnownRun>) {
         let keep: HashSet<&str> = known.iter().map(|one| one.state.run_id.as_str()).collect();
         remove_unknown_groups(live, &keep);
         // Listed now, removed in the background: a run that is started meanwhile is not on the list.
@@ -51,7 +50,7 @@ impl Engine {
         tokio::task::spawn_blocking(move || unknown.iter().for_each(|dir| remove_log(dir)));
         for one in known {
             let name: String = one.state.run_id.chars().take(32).collect();
-            match self.adopt_one(live, runs, one) {
+            match self.adopt_one(handle, live, one) {
                 Ok(Found::Unsettled(task)) => supervise(*task),
                 Ok(Found::Settled(id)) => forget(live, id),
                 Err(error) => {
@@ -61,7 +60,8 @@ impl Engine {
         }
     }
 
-    fn adopt_one(&self, live: &Live, runs: &RunTable, known: KnownRun) -> Result<Found> {
+    fn adopt_one(&self, handle: &Handle, live: &Live, known: KnownRun) -> Result<Found> {
+        let runs = handle.runs();
         let KnownRun {
             state,
             mut fds,
@@ -95,6 +95,7 @@ impl Engine {
             } else {
                 Some(self.reserve(runs)?)
             },
+            _in_use: (!has_ended).then(|| handle.use_now()),
             _secrets: self.reserve_secrets(values.as_deref().unwrap_or_default())?,
         };
         let patterns = values.as_deref().map(patterns).transpose()?;

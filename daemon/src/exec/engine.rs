@@ -23,8 +23,8 @@ use super::timeout::TimeoutPolicy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault;
 use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX, Spawn};
-use crate::sandbox::Live;
 use crate::sandbox::id::RunId;
+use crate::sandbox::{Admission, Handle, Live};
 
 /// Live runs of all sandboxes. Each holds about ten descriptors.
 const LIVE_MAX: usize = 1_000;
@@ -66,10 +66,17 @@ impl Engine {
         RunSpec::new(raw, &self.0.timeouts)
     }
 
-    /// Starts a run in a started sandbox.
-    pub async fn start(&self, live: &Live, runs: &RunTable, spec: RunSpec) -> Result<Started> {
+    /// Starts a run in a sandbox that it was admitted to. The run keeps the sandbox in use until its command has ended.
+    pub async fn start(
+        &self,
+        handle: &Handle,
+        admission: &Admission,
+        spec: RunSpec,
+    ) -> Result<Started> {
+        let (live, runs) = (admission.live(), handle.runs());
         let places = Places {
             _live: Some(self.reserve(runs)?),
+            _in_use: Some(admission.use_on()),
             _secrets: self.reserve_secrets(spec.env.secrets())?,
         };
         let (exec, script) = exec_spec(live, &spec)?;

@@ -21,7 +21,7 @@ use super::secrets_fd;
 use super::table::{RunTable, Slot};
 use crate::error::{Error, ErrorKind};
 use crate::holder::{Exited, RunEnd, RunWatch, StepFailure};
-use crate::sandbox::Live;
+use crate::sandbox::{Live, Use};
 
 /// How long a result waits for a pipe that survivors hold open, once what the command wrote is in the log.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -51,6 +51,8 @@ pub(super) struct Supervised {
 pub(super) struct Places {
     /// `None` where it had ended before it was adopted.
     pub(super) _live: Option<LivePlaces>,
+    /// Keeps the sandbox in use; `None` where it had ended before it was adopted.
+    pub(super) _in_use: Option<Use>,
     /// For the bytes of its secrets, if it has any.
     pub(super) _secrets: Option<OwnedSemaphorePermit>,
 }

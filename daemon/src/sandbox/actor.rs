@@ -4,23 +4,18 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::create;
-use super::delete;
-use super::handle::{Handle, Reply};
-use super::live::Live;
-use super::platform::Platform;
+use super::handle::{Handle, Reply, Resume};
+use super::runtime::{Cause, New, Runtime, Started};
 use super::spec::Spec;
-use super::start::{self, Started};
 use super::state::{Decision, Event, Refusal, State, decide};
-use super::stop::{self, Cause};
 use super::table::Table;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Record;
 
 /// What is asked of a sandbox.
-pub(super) enum Request {
+pub(super) enum Request<L> {
     /// Start it, if it is not.
-    Start(Reply<Live>),
+    Start(Resume, Reply<L>),
     /// End its processes.
     Stop(Reply<()>),
     /// End its processes and remove its files.
@@ -34,26 +29,25 @@ enum Next {
 }
 
 /// A sandbox's task.
-pub(super) struct Actor {
-    pub(super) platform: Arc<Platform>,
-    pub(super) table: Table,
-    pub(super) handle: Handle,
-    pub(super) requests: mpsc::Receiver<Request>,
+pub(super) struct Actor<R: Runtime> {
+    pub(super) runtime: R,
+    pub(super) table: Table<R::Live>,
+    pub(super) handle: Handle<R::Live>,
+    pub(super) requests: mpsc::Receiver<Request<R::Live>>,
     /// None where it cannot be read.
     pub(super) record: Option<Arc<Record>>,
     /// The uid range, as far as it is known.
     pub(super) uid_base: Option<u32>,
 }
 
-impl Actor {
+impl<R: Runtime> Actor<R> {
     /// Creates the sandbox, then serves it. If it cannot be created, everybody who waits for it gets the error.
     pub(super) async fn create(mut self, spec: Spec) {
         match self.create_and_start(spec).await {
             Ok((record, started)) => {
                 self.uid_base = Some(record.uid_base);
                 self.record = Some(record);
-                self.go(Event::Created);
-                self.set_started(started);
+                self.enter_started(started);
                 self.serve().await;
             }
             Err(error) => {
@@ -69,7 +63,7 @@ impl Actor {
             let next = match self.handle.live_now() {
                 Some(live) => tokio::select! {
                     request = self.requests.recv() => self.on_request(request).await,
-                    () = live.holder.died() => self.on_holder_died(live).await,
+                    () = self.runtime.died(&live) => self.on_holder_died(live).await,
                 },
                 None => {
                     let request = self.requests.recv().await;
@@ -83,9 +77,9 @@ impl Actor {
         self.after_the_end().await;
     }
 
-    async fn on_request(&mut self, request: Option<Request>) -> Next {
+    async fn on_request(&mut self, request: Option<Request<R::Live>>) -> Next {
         match request {
-            Some(Request::Start(reply)) => answer(reply, self.start().await),
+            Some(Request::Start(resume, reply)) => answer(reply, self.start(resume).await),
             Some(Request::Stop(reply)) => answer(reply, self.stop().await),
             Some(Request::Delete(reply)) => {
                 let deleted = self.delete().await;
@@ -103,8 +97,8 @@ impl Actor {
         Next::Serve
     }
 
-    async fn on_holder_died(&mut self, live: Live) -> Next {
-        tracing::warn!(sandbox = %live.id, pid = live.holder.pid(), "holder died; the sandbox is stopped");
+    async fn on_holder_died(&mut self, live: R::Live) -> Next {
+        tracing::warn!(sandbox = %self.handle.id(), "holder died; the sandbox is stopped");
         if let Decision::Go(state) = self.decide(Event::HolderDied) {
             self.handle.take_live(state);
             let ended = self.end_processes(live, Cause::HolderDied, state).await;
@@ -115,24 +109,35 @@ impl Actor {
         Next::Serve
     }
 
-    async fn start(&mut self) -> Result<Live> {
-        match self.decide(Event::Start) {
-            Decision::Go(_) => {
-                let record = self.record()?;
-                let started = self
-                    .blocking(move |platform| start::start(platform, &record))
-                    .await?;
-                let live = started.live.clone();
-                self.go(Event::Start);
-                self.set_started(started);
-                Ok(live)
-            }
+    async fn start(&mut self, resume: Resume) -> Result<R::Live> {
+        let event = match resume {
+            Resume::Auto => Event::Start,
+            Resume::Error => Event::Enter,
+        };
+        match self.decide(event) {
+            Decision::Go(_) => match self.handle.live_now() {
+                Some(live) => self.thaw(live).await,
+                None => self.launch().await,
+            },
             Decision::Stay => self
                 .handle
                 .live_now()
                 .ok_or_else(|| self.refusal(Refusal::NotRunning)),
             Decision::Refuse(refusal) => Err(self.refusal(refusal)),
         }
+    }
+
+    async fn launch(&mut self) -> Result<R::Live> {
+        let started = self.runtime.start(self.record()?).await?;
+        let live = started.live.clone();
+        self.enter_started(started);
+        Ok(live)
+    }
+
+    async fn thaw(&mut self, live: R::Live) -> Result<R::Live> {
+        self.runtime.thaw(live.clone()).await?;
+        self.handle.update(|status| status.state = State::Running);
+        Ok(live)
     }
 
     async fn stop(&mut self) -> Result<()> {
@@ -155,24 +160,14 @@ impl Actor {
         if let Some(live) = self.handle.take_live(state) {
             self.end_processes(live, Cause::Asked, state).await?;
         }
-        let id = self.handle.id().clone();
-        let deleted = self.blocking(move |platform| {
-            // Where there was nothing live, an earlier daemon may have left something.
-            stop::end_leftovers(platform, &id)?;
-            delete::put_out_of_sight(platform, &id)
-        });
+        let deleted = self.runtime.put_away(self.handle.id().clone()).await;
         // It is there still, and can be deleted again.
-        deleted
-            .await
-            .map_err(|error| self.damage("it could not be deleted", error))
+        deleted.map_err(|error| self.damage("it could not be deleted", error))
     }
 
     /// Ends the processes of a started sandbox. If that fails, it is damaged: nobody knows what still runs in it.
-    async fn end_processes(&mut self, live: Live, cause: Cause, then: State) -> Result<()> {
-        let ended = self
-            .blocking(move |platform| stop::end_processes(platform, &live, cause))
-            .await;
-        match ended {
+    async fn end_processes(&mut self, live: R::Live, cause: Cause, then: State) -> Result<()> {
+        match self.runtime.end(live, cause).await {
             Ok(()) => {
                 self.handle.update(|status| status.state = then);
                 Ok(())
@@ -193,19 +188,20 @@ impl Actor {
         ))
     }
 
-    async fn create_and_start(&self, spec: Spec) -> Result<(Arc<Record>, Started)> {
-        let (id, at) = (self.handle.id().clone(), self.handle.created_at_ms());
-        self.blocking(move |platform| {
-            let record = Arc::new(create::create(platform, id, spec, at)?);
-            match start::start(platform, &record) {
-                Ok(started) => Ok((record, started)),
-                Err(error) => {
-                    create::undo(platform, &record);
-                    Err(error)
-                }
+    async fn create_and_start(&self, spec: Spec) -> Result<(Arc<Record>, Started<R::Live>)> {
+        let new = New {
+            id: self.handle.id().clone(),
+            spec,
+            created_at_ms: self.handle.created_at_ms(),
+        };
+        let record = self.runtime.create(new).await?;
+        match self.runtime.start(Arc::clone(&record)).await {
+            Ok(started) => Ok((record, started)),
+            Err(error) => {
+                self.runtime.uncreate(record).await;
+                Err(error)
             }
-        })
-        .await
+        }
     }
 
     /// The end of a sandbox that is out of sight: everybody who still asks is told, and its files go.
@@ -219,11 +215,13 @@ impl Actor {
             match request {
                 Request::Delete(reply) => answer(reply, Ok(())),
                 Request::Stop(reply) => answer(reply, Err(self.refusal(Refusal::IsBeingDeleted))),
-                Request::Start(reply) => answer(reply, Err(self.refusal(Refusal::IsBeingDeleted))),
+                Request::Start(_, reply) => {
+                    answer(reply, Err(self.refusal(Refusal::IsBeingDeleted)))
+                }
             }
         }
         let id = self.handle.id().clone();
-        delete::remove_in_background(Arc::clone(&self.platform), id, self.uid_base);
+        self.runtime.remove(id, self.uid_base);
     }
 
     /// Everybody who waits gets the error; the first one gets its causes too, so that they are logged once.
@@ -234,7 +232,7 @@ impl Actor {
         while let Some(request) = self.requests.recv().await {
             let error = first.take().unwrap_or_else(|| replica.replica());
             match request {
-                Request::Start(reply) => answer(reply, Err(error)),
+                Request::Start(_, reply) => answer(reply, Err(error)),
                 Request::Stop(reply) | Request::Delete(reply) => answer(reply, Err(error)),
             }
         }
@@ -247,15 +245,10 @@ impl Actor {
         decide(self.handle.state(), event)
     }
 
-    /// Enters the state that an event leads to.
-    fn go(&self, event: Event) {
-        if let Decision::Go(state) = self.decide(event) {
-            self.handle.update(|status| status.state = state);
-        }
-    }
-
-    fn set_started(&self, started: Started) {
+    /// It runs.
+    fn enter_started(&self, started: Started<R::Live>) {
         self.handle.update(|status| {
+            status.state = State::Running;
             status.live = Some(started.live);
             status.limits = started.limits;
         });
@@ -272,6 +265,7 @@ impl Actor {
         let (reason, text) = match refusal {
             Refusal::NotYetCreated => ("SANDBOX_CREATING", "is still being created".to_owned()),
             Refusal::NotRunning => ("SANDBOX_NOT_RUNNING", "is not running".to_owned()),
+            Refusal::IsFrozen => ("SANDBOX_IS_FROZEN", "is frozen".to_owned()),
             Refusal::IsDamaged => (
                 "SANDBOX_DAMAGED",
                 format!("is damaged: {}", self.handle.view().reason),
@@ -284,32 +278,14 @@ impl Actor {
             reason,
             format!("sandbox {name} {text}"),
         );
-        match refusal {
-            Refusal::IsDamaged => error.hint("delete it, or mend its record and restart lodged"),
-            _ => error,
-        }
-    }
-
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Arc<Platform>) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let platform = Arc::clone(&self.platform);
-        let _permit = self
-            .platform
-            .starts
-            .acquire()
-            .await
-            .expect("the semaphore is never closed");
-        tokio::task::spawn_blocking(move || work(&platform))
-            .await
-            .unwrap_or_else(|error| {
-                Err(Error::internal(
-                    "INTERNAL",
-                    "a change of the sandbox failed",
-                    error,
-                ))
-            })
+        error.hint(match refusal {
+            Refusal::NotYetCreated => "call again in a moment",
+            Refusal::NotRunning => "start it first; a run does so by itself",
+            Refusal::IsFrozen => "resume it, or call with `resume = AUTO`",
+            Refusal::IsDamaged => "delete it, or mend its record and restart lodged",
+            Refusal::IsBeingDeleted => "acquire it anew",
+            Refusal::AlreadyCreated => "report this: it is a fault of Lodge",
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::delete;
 use super::id::SandboxId;
 use super::platform::Platform;
-use super::spec::Spec;
+use super::runtime::New;
 use super::steps::{Step, nothing, run_all};
 use super::uid_range::UidLease;
 use crate::error::{Error, Result};
@@ -14,9 +14,7 @@ use crate::store::Record;
 
 pub(super) struct Creation {
     platform: Arc<Platform>,
-    id: SandboxId,
-    spec: Spec,
-    created_at_ms: u64,
+    new: New,
     lease: Option<UidLease>,
     record: Option<Record>,
 }
@@ -46,18 +44,11 @@ pub(super) const STEPS: &[Step<Creation>] = &[
 ];
 
 /// Makes everything of a sandbox that lasts. Blocks.
-pub(super) fn create(
-    platform: &Arc<Platform>,
-    id: SandboxId,
-    spec: Spec,
-    created_at_ms: u64,
-) -> Result<Record> {
+pub(super) fn create(platform: &Arc<Platform>, new: New) -> Result<Record> {
     let platform = Arc::clone(platform);
     let mut creation = Creation {
         platform,
-        id,
-        spec,
-        created_at_ms,
+        new,
         lease: None,
         record: None,
     };
@@ -82,12 +73,12 @@ fn lease_uids(creation: &mut Creation) -> Result<()> {
 }
 
 fn make_directory(creation: &mut Creation) -> Result<()> {
-    Ok(creation.platform.store.make_dir(&creation.id)?)
+    Ok(creation.platform.store.make_dir(&creation.new.id)?)
 }
 
 fn discard_directory(creation: &mut Creation) {
-    if let Err(error) = discard(&creation.platform, &creation.id) {
-        left_behind(&creation.id, &error);
+    if let Err(error) = discard(&creation.platform, &creation.new.id) {
+        left_behind(&creation.new.id, &error);
         if let Some(lease) = creation.lease.take() {
             lease.keep();
         }
@@ -95,17 +86,19 @@ fn discard_directory(creation: &mut Creation) {
 }
 
 fn prepare_layer(creation: &mut Creation) -> Result<()> {
-    let Creation { platform, id, .. } = creation;
-    Ok(platform.storage.prepare(&platform.store.layer_dir(id))?)
+    let Creation { platform, new, .. } = creation;
+    Ok(platform
+        .storage
+        .prepare(&platform.store.layer_dir(&new.id))?)
 }
 
 fn write_record(creation: &mut Creation) -> Result<()> {
     let lease = creation.lease.as_ref().expect("the first step leased it");
     let record = Record {
-        id: creation.id.clone(),
-        created_at_ms: creation.created_at_ms,
+        id: creation.new.id.clone(),
+        created_at_ms: creation.new.created_at_ms,
         uid_base: lease.base(),
-        spec: creation.spec.clone(),
+        spec: creation.new.spec.clone(),
     };
     creation.platform.store.write(&record)?;
     creation.record = Some(record);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedRwLockReadGuard, mpsc, oneshot};
 
+use super::activity::{Activity, StreamUse, Use};
 use super::actor::Request;
 use super::id::{SandboxId, SandboxName, Tenant};
 use super::limits::LimitStatus;
@@ -17,17 +19,57 @@ use crate::exec::RunTable;
 /// Requests that wait for a sandbox's task. More callers than this wait for a place, so that none is dropped.
 const REQUESTS_MAX: usize = 64;
 
-/// One sandbox. Cheap to clone.
-#[derive(Clone)]
-pub struct Handle(Arc<Shared>);
+/// How often a call that needs the sandbox wakes it again because others stop or pause it at once.
+const ADMIT_ATTEMPTS: usize = 16;
 
-struct Shared {
+/// One sandbox. Cheap to clone.
+pub struct Handle<L = Live>(Arc<Shared<L>>);
+
+impl<L> Clone for Handle<L> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+struct Shared<L> {
     identity: Identity,
-    spec: Option<Spec>,
     created_at_ms: u64,
     runs: RunTable,
-    status: RwLock<Status>,
-    requests: mpsc::Sender<Request>,
+    status: RwLock<Status<L>>,
+    activity: Activity,
+    /// Held shared while something is spawned, and alone while the sandbox is frozen or taken from the callers.
+    gate: Arc<Gate>,
+    requests: mpsc::Sender<Request<L>>,
+}
+
+/// What a call that needs a sandbox does to one that is frozen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// Thaws it.
+    #[default]
+    Auto,
+    /// Is refused.
+    Error,
+}
+
+/// Leave to spawn in a running sandbox. While one is held, the sandbox is not frozen, nor stopped for want of use: hold it
+/// from before a run's group is made until PID 1 was told, and no longer.
+pub struct Admission<L = Live> {
+    live: L,
+    in_use: Use,
+    _gate: OwnedRwLockReadGuard<()>,
+}
+
+impl<L> Admission<L> {
+    /// The started sandbox.
+    pub fn live(&self) -> &L {
+        &self.live
+    }
+
+    /// Another use, for what outlives the admission: a run takes one and holds it until its command has ended.
+    pub fn use_on(&self) -> Use {
+        self.in_use.clone()
+    }
 }
 
 /// Which sandbox it is.
@@ -42,13 +84,28 @@ pub struct Identity {
 }
 
 /// What a sandbox is doing.
-pub(super) struct Status {
+pub(super) struct Status<L = Live> {
     pub(super) state: State,
-    /// Why it is damaged.
+    /// Why it is damaged, or was frozen or stopped unasked.
     pub(super) reason: String,
+    /// What it is made from; `None` where its record cannot be read.
+    pub(super) spec: Option<Arc<Spec>>,
     pub(super) limits: Vec<LimitStatus>,
-    /// There while it is running.
-    pub(super) live: Option<Live>,
+    /// There while it is running or frozen.
+    pub(super) live: Option<L>,
+}
+
+impl<L> Status<L> {
+    /// In this state, with these limits.
+    pub(super) fn new(state: State, limits: Vec<LimitStatus>) -> Self {
+        Self {
+            state,
+            reason: String::new(),
+            spec: None,
+            limits,
+            live: None,
+        }
+    }
 }
 
 /// A sandbox as it is now, for a caller.
@@ -58,7 +115,7 @@ pub struct View {
     pub identity: Identity,
     /// What it is doing.
     pub state: State,
-    /// Why it is damaged; empty otherwise.
+    /// Why it is damaged, or was frozen or stopped unasked; empty otherwise.
     pub reason: String,
     /// The name under which its image was asked for; empty if unknown.
     pub image: String,
@@ -76,30 +133,127 @@ pub struct View {
     pub hostname: String,
     /// Live runs now.
     pub live_runs: u32,
+    /// How long it has not been used; `None` while it is in use.
+    pub idle_for: Option<Duration>,
+    /// Streams of runs that are open.
+    pub open_streams: u32,
 }
 
-impl Handle {
+impl<L: Clone> Handle<L> {
     /// A handle and the end of its queue that its task reads.
     pub(super) fn new(
         identity: Identity,
-        spec: Option<Spec>,
         created_at_ms: u64,
-        status: Status,
-    ) -> (Self, mpsc::Receiver<Request>) {
+        status: Status<L>,
+    ) -> (Self, mpsc::Receiver<Request<L>>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
-        let runs = RunTable::default();
-        let status = RwLock::new(status);
         let shared = Shared {
             identity,
-            spec,
             created_at_ms,
-            runs,
-            status,
+            runs: RunTable::default(),
+            status: RwLock::new(status),
+            activity: Activity::default(),
+            gate: Arc::default(),
             requests,
         };
         (Self(Arc::new(shared)), receiver)
     }
 
+    /// What it is doing.
+    pub fn state(&self) -> State {
+        self.status().state
+    }
+
+    /// What it is made from, unless its record cannot be read.
+    pub fn spec(&self) -> Option<Arc<Spec>> {
+        self.status().spec.clone()
+    }
+
+    /// The started sandbox, if it has processes or can have some: running or frozen. Never wakes it.
+    pub fn live_now(&self) -> Option<L> {
+        self.status().live.clone()
+    }
+
+    /// The started sandbox. Starts it if it is stopped; if it is frozen, does what `resume` says. It may be stopped or
+    /// frozen again by the time the caller has it: [`admit`](Self::admit) keeps it.
+    pub async fn live(&self, resume: Resume) -> Result<L> {
+        let _in_use = self.use_now();
+        match self.running_now() {
+            Some(live) => Ok(live),
+            None => self.ask(|reply| Request::Start(resume, reply)).await,
+        }
+    }
+
+    /// Leave to spawn in it. Starts it if it is stopped; if it is frozen, does what `resume` says.
+    pub async fn admit(&self, resume: Resume) -> Result<Admission<L>> {
+        let in_use = self.use_now();
+        for _ in 0..ADMIT_ATTEMPTS {
+            let gate = Arc::clone(&self.0.gate).read_owned().await;
+            if let Some(live) = self.running_now() {
+                return Ok(Admission {
+                    live,
+                    in_use,
+                    _gate: gate,
+                });
+            }
+            // Its task may need the gate for itself.
+            drop(gate);
+            self.ask(|reply| Request::Start(resume, reply)).await?;
+        }
+        let name = &self.identity().name;
+        let text = format!("sandbox {name} is stopped or paused by others all the time");
+        Err(Error::new(ErrorKind::Aborted, SANDBOX_CONTENDED, text).hint("call again"))
+    }
+
+    /// Ends every process.
+    pub async fn stop(&self) -> Result<()> {
+        self.ask(Request::Stop).await
+    }
+
+    /// Ends every process and removes all files.
+    pub async fn delete(&self) -> Result<()> {
+        self.ask(Request::Delete).await
+    }
+
+    /// It as it is now.
+    pub fn view(&self) -> View {
+        let status = self.status();
+        let spec = status.spec.as_deref();
+        View {
+            identity: self.identity().clone(),
+            state: status.state,
+            reason: status.reason.clone(),
+            image: spec.map(|spec| spec.image.clone()).unwrap_or_default(),
+            image_digest: spec
+                .map(|spec| spec.image_digest.clone())
+                .unwrap_or_default(),
+            created_at_ms: self.0.created_at_ms,
+            labels: spec.map(|spec| spec.labels.clone()).unwrap_or_default(),
+            env: spec.map(|spec| spec.env.clone()).unwrap_or_default(),
+            limits: status.limits.clone(),
+            hostname: self.identity().name.hostname(),
+            live_runs: u32::try_from(self.0.runs.live()).unwrap_or(u32::MAX),
+            idle_for: self.0.activity.idle_for(),
+            open_streams: self.0.activity.streams(),
+        }
+    }
+
+    /// For its task alone: takes the started sandbox, so that nobody else gets it any more, and enters `state`.
+    pub(super) fn take_live(&self, state: State) -> Option<L> {
+        let mut status = self.status_mut();
+        status.state = state;
+        status.live.take()
+    }
+
+    /// The started sandbox, if it runs.
+    fn running_now(&self) -> Option<L> {
+        let status = self.status();
+        let live = status.live.as_ref();
+        live.filter(|_| status.state == State::Running).cloned()
+    }
+}
+
+impl<L> Handle<L> {
     /// Which sandbox it is.
     pub fn identity(&self) -> &Identity {
         &self.0.identity
@@ -115,37 +269,15 @@ impl Handle {
         &self.0.runs
     }
 
-    /// What it is made from, unless its record cannot be read.
-    pub fn spec(&self) -> Option<&Spec> {
-        self.0.spec.as_ref()
+    /// Keeps it in use, so that its idle policy leaves it alone, until the guard is dropped: for a live run.
+    pub fn use_now(&self) -> Use {
+        self.0.activity.use_now()
     }
 
-    /// What it is doing.
-    pub fn state(&self) -> State {
-        self.status().state
-    }
-
-    /// The started sandbox, if it is started. Never wakes it.
-    pub fn live_now(&self) -> Option<Live> {
-        self.status().live.clone()
-    }
-
-    /// The started sandbox. Starts it if it is stopped.
-    pub async fn live(&self) -> Result<Live> {
-        match self.live_now() {
-            Some(live) => Ok(live),
-            None => self.ask(Request::Start).await,
-        }
-    }
-
-    /// Ends every process.
-    pub async fn stop(&self) -> Result<()> {
-        self.ask(Request::Stop).await
-    }
-
-    /// Ends every process and removes all files.
-    pub async fn delete(&self) -> Result<()> {
-        self.ask(Request::Delete).await
+    /// Keeps it in use and counts as an open stream, until the guard is dropped: for a stream that delivers a run's events
+    /// to a caller.
+    pub fn open_stream(&self) -> StreamUse {
+        self.0.activity.open_stream()
     }
 
     /// Resolves when nothing is left of it but files in the trash.
@@ -153,37 +285,9 @@ impl Handle {
         self.0.requests.closed().await;
     }
 
-    /// It as it is now.
-    pub fn view(&self) -> View {
-        let spec = self.spec();
-        let status = self.status();
-        View {
-            identity: self.identity().clone(),
-            state: status.state,
-            reason: status.reason.clone(),
-            image: spec.map(|spec| spec.image.clone()).unwrap_or_default(),
-            image_digest: spec
-                .map(|spec| spec.image_digest.clone())
-                .unwrap_or_default(),
-            created_at_ms: self.0.created_at_ms,
-            labels: spec.map(|spec| spec.labels.clone()).unwrap_or_default(),
-            env: spec.map(|spec| spec.env.clone()).unwrap_or_default(),
-            limits: status.limits.clone(),
-            hostname: self.identity().name.hostname(),
-            live_runs: u32::try_from(self.0.runs.live()).unwrap_or(u32::MAX),
-        }
-    }
-
     /// For its task alone.
-    pub(super) fn update(&self, change: impl FnOnce(&mut Status)) {
+    pub(super) fn update(&self, change: impl FnOnce(&mut Status<L>)) {
         change(&mut self.status_mut());
-    }
-
-    /// For its task alone: takes the started sandbox, so that nobody else gets it any more, and enters `state`.
-    pub(super) fn take_live(&self, state: State) -> Option<Live> {
-        let mut status = self.status_mut();
-        status.state = state;
-        status.live.take()
     }
 
     /// For its task alone: when it was created.
@@ -191,7 +295,7 @@ impl Handle {
         self.0.created_at_ms
     }
 
-    async fn ask<T>(&self, request: fn(Reply<T>) -> Request) -> Result<T> {
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request<L>) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let sent = self.0.requests.send(request(reply)).await;
         sent.map_err(|_| self.is_gone())?;
@@ -205,14 +309,15 @@ impl Handle {
             SANDBOX_NOT_FOUND,
             format!("sandbox {} is gone", self.identity().name),
         )
+        .hint("`lodge create NAME` creates it anew; in the API, Acquire does")
     }
 
-    fn status(&self) -> RwLockReadGuard<'_, Status> {
+    fn status(&self) -> RwLockReadGuard<'_, Status<L>> {
         // Each change is whole before its guard drops; a panic elsewhere must not take the sandbox with it.
         self.0.status.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn status_mut(&self) -> RwLockWriteGuard<'_, Status> {
+    fn status_mut(&self) -> RwLockWriteGuard<'_, Status<L>> {
         self.0
             .status
             .write()
@@ -223,5 +328,11 @@ impl Handle {
 /// Where an answer goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 
+/// What keeps spawning and freezing apart.
+type Gate = tokio::sync::RwLock<()>;
+
 /// The reason code of calls to a sandbox that is not there.
 pub(super) const SANDBOX_NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
+
+/// The reason code of calls that others undo faster than they get on.
+pub(super) const SANDBOX_CONTENDED: &str = "SANDBOX_CONTENDED";

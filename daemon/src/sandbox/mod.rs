@@ -24,6 +24,13 @@ pub mod handle;
 /// All sandboxes of this daemon.
 pub mod registry;
 
+/// Whether a sandbox is in use.
+mod activity;
+
+/// What is asked of a host: the seam at which a fake takes its place.
+pub mod runtime;
+/// The host itself.
+pub mod host;
 /// What the parts below need of the host: store, storage, images, launcher, cgroups.
 pub mod platform;
 
@@ -45,17 +52,30 @@ mod start;
 /// Stopping: the end of every process.
 mod stop;
 
+/// Pausing: the freeze of the runs.
+mod pause;
+
 /// Deleting: stopped, out of sight, then removed.
 mod delete;
 
 /// What an earlier daemon left.
 mod recover;
+/// What of it this host finds.
+mod found;
 /// Whether a holder that an earlier daemon left still answers.
 mod reach;
 
 /// Failures of the parts below as errors of a call.
 mod failure;
 
-pub use handle::Handle;
+/// A host in memory.
+#[cfg(test)]
+pub(crate) mod fake;
+/// What is decided above the seam.
+#[cfg(test)]
+mod lifecycle_tests;
+
+pub use activity::{StreamUse, Use};
+pub use handle::{Admission, Handle, Resume};
 pub use live::Live;
 pub use registry::{Acquire, Acquired, Registry, SandboxRef};

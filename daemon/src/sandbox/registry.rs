@@ -4,26 +4,38 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::actor::{Actor, IS_BEING_DELETED};
-use super::handle::{Handle, Identity, SANDBOX_NOT_FOUND, Status, View};
+use tokio::sync::mpsc;
+
+use super::actor::{Actor, IS_BEING_DELETED, Request};
+use super::handle::{Handle, Identity, Resume, SANDBOX_CONTENDED, SANDBOX_NOT_FOUND, Status, View};
+use super::host::Host;
 use super::id::{SandboxId, SandboxName, Tenant};
 use super::limits::{self, LimitStatus, RequestedLimits, Shortfall};
 use super::platform::Platform;
 use super::recover;
+use super::runtime::Runtime;
 use super::spec::{self, Spec};
 use super::state::State;
 use super::table::{Found, Table};
 use crate::error::{Error, ErrorKind, Result};
-use crate::image::{Digest, ImageRef, Pin};
+use crate::image::{Digest, ImageRef};
 
 /// How often `acquire` starts again because the sandbox that it found went away meanwhile.
 const ACQUIRE_ATTEMPTS: usize = 16;
 
 /// All sandboxes. Cheap to clone.
-#[derive(Clone)]
-pub struct Registry {
-    platform: Arc<Platform>,
-    table: Table,
+pub struct Registry<R: Runtime = Host> {
+    runtime: R,
+    table: Table<R::Live>,
+}
+
+impl<R: Runtime> Clone for Registry<R> {
+    fn clone(&self) -> Self {
+        Self {
+            runtime: self.runtime.clone(),
+            table: self.table.clone(),
+        }
+    }
 }
 
 /// Names one sandbox.
@@ -50,6 +62,8 @@ pub struct Acquire {
     pub limits: RequestedLimits,
     /// Whether limits that are not enforced are accepted.
     pub shortfall: Shortfall,
+    /// What it does to one that is frozen.
+    pub resume: Resume,
 }
 
 /// What `acquire` gives.
@@ -62,13 +76,13 @@ pub struct Acquired {
 }
 
 /// What get-or-create gives: a sandbox that may still have to be started.
-struct Obtained {
-    handle: Handle,
+struct Obtained<L> {
+    handle: Handle<L>,
     created: bool,
 }
 
-impl Obtained {
-    fn found(handle: Handle) -> Self {
+impl<L> Obtained<L> {
+    fn found(handle: Handle<L>) -> Self {
         Self {
             handle,
             created: false,
@@ -77,10 +91,17 @@ impl Obtained {
 }
 
 impl Registry {
+    /// What sandboxes use of the host.
+    pub fn platform(&self) -> &Arc<Platform> {
+        self.runtime.platform()
+    }
+}
+
+impl<R: Runtime> Registry<R> {
     /// Takes up what an earlier daemon left, and then serves.
-    pub async fn open(platform: Platform) -> Result<Self> {
+    pub async fn open(runtime: R) -> Result<Self> {
         let registry = Self {
-            platform: Arc::new(platform),
+            runtime,
             table: Table::default(),
         };
         recover::recover(&registry).await?;
@@ -91,10 +112,10 @@ impl Registry {
     pub async fn acquire(&self, tenant: &Tenant, request: &Acquire) -> Result<Acquired> {
         spec::check_env(&request.env)?;
         spec::check_labels(&request.labels)?;
-        request.limits.resolve(&self.platform.default_limits)?;
+        request.limits.resolve(&self.runtime.defaults().limits)?;
         for _ in 0..ACQUIRE_ATTEMPTS {
             let Obtained { handle, created } = self.get_or_create(tenant, request).await?;
-            match handle.live().await {
+            match handle.live(request.resume).await {
                 Ok(_) => {
                     return Ok(Acquired {
                         sandbox: handle.view(),
@@ -108,16 +129,17 @@ impl Registry {
         }
         Err(Error::new(
             ErrorKind::Aborted,
-            "SANDBOX_CONTENDED",
+            SANDBOX_CONTENDED,
             format!(
                 "sandbox {} is deleted and created by others all the time",
                 request.name
             ),
-        ))
+        )
+        .hint("call again"))
     }
 
     /// The tenant's sandbox of this name or id.
-    pub fn get(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<Handle> {
+    pub fn get(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<Handle<R::Live>> {
         let found = match sandbox {
             SandboxRef::Name(name) => self.table.by_name(tenant, name),
             SandboxRef::Id(id) => self.table.by_id(tenant, id),
@@ -137,7 +159,12 @@ impl Registry {
     }
 
     /// The tenant's sandboxes after `after`, in the order of name and id, at most `limit`.
-    pub fn list(&self, tenant: &Tenant, after: Option<&Identity>, limit: usize) -> Vec<Handle> {
+    pub fn list(
+        &self,
+        tenant: &Tenant,
+        after: Option<&Identity>,
+        limit: usize,
+    ) -> Vec<Handle<R::Live>> {
         let key = |identity: &Identity| (identity.name.clone(), identity.id.clone());
         let after = after.map(key);
         let mut found: Vec<_> = self
@@ -164,12 +191,7 @@ impl Registry {
         u32::try_from(users.count()).unwrap_or(u32::MAX)
     }
 
-    /// What sandboxes use of the host.
-    pub fn platform(&self) -> &Arc<Platform> {
-        &self.platform
-    }
-
-    async fn get_or_create(&self, tenant: &Tenant, request: &Acquire) -> Result<Obtained> {
+    async fn get_or_create(&self, tenant: &Tenant, request: &Acquire) -> Result<Obtained<R::Live>> {
         if let Some(handle) = self.table.by_name(tenant, &request.name) {
             self.check_image(&handle, request).await?;
             return Ok(Obtained::found(handle));
@@ -186,7 +208,7 @@ impl Registry {
             }
             Found::New(handle, requests) => {
                 let actor = Actor {
-                    platform: Arc::clone(&self.platform),
+                    runtime: self.runtime.clone(),
                     table: self.table.clone(),
                     handle: handle.clone(),
                     requests,
@@ -206,14 +228,15 @@ impl Registry {
         &self,
         tenant: &Tenant,
         request: &Acquire,
-    ) -> Result<(Spec, Vec<LimitStatus>, Pin)> {
+    ) -> Result<(Spec, Vec<LimitStatus>, R::Pin)> {
+        let defaults = self.runtime.defaults();
         let asked = match &request.image {
             Some(image) => image.clone(),
-            None => ImageRef::parse(&self.platform.default_image)?,
+            None => ImageRef::parse(&defaults.image)?,
         };
-        let (digest, pin) = self.resolve(&asked).await?;
-        let limits = request.limits.resolve(&self.platform.default_limits)?;
-        let expected = self.platform.expected(&limits);
+        let (digest, pin) = self.runtime.resolve_image(&asked).await?;
+        let limits = request.limits.resolve(&defaults.limits)?;
+        let expected = self.runtime.expected(&limits);
         let statuses = limits::statuses(&request.limits, &expected, request.shortfall)?;
         let spec = Spec {
             tenant: tenant.clone(),
@@ -230,14 +253,14 @@ impl Registry {
     }
 
     /// A sandbox keeps the image that it was made from; asking for another one is a mistake.
-    async fn check_image(&self, handle: &Handle, request: &Acquire) -> Result<()> {
+    async fn check_image(&self, handle: &Handle<R::Live>, request: &Acquire) -> Result<()> {
         let (Some(asked), Some(spec)) = (&request.image, handle.spec()) else {
             return Ok(());
         };
         if asked.to_string() == spec.image || asked.to_string() == spec.image_digest {
             return Ok(());
         }
-        let (digest, _pin) = self.resolve(asked).await?;
+        let (digest, _pin) = self.runtime.resolve_image(asked).await?;
         if digest.to_string() == spec.image_digest {
             return Ok(());
         }
@@ -252,16 +275,11 @@ impl Registry {
         .hint("take another name, or delete the sandbox first"))
     }
 
-    async fn resolve(&self, image: &ImageRef) -> Result<(Digest, Pin)> {
-        let (platform, image) = (Arc::clone(&self.platform), image.clone());
-        let resolved = tokio::task::spawn_blocking(move || platform.images.resolve_pinned(&image));
-        match resolved.await {
-            Ok(found) => Ok(found.map(|(image, pin)| (image.digest, pin))?),
-            Err(error) => Err(Error::internal("INTERNAL", "image look-up failed", error)),
-        }
+    pub(super) fn runtime(&self) -> &R {
+        &self.runtime
     }
 
-    pub(super) fn table(&self) -> &Table {
+    pub(super) fn table(&self) -> &Table<R::Live> {
         &self.table
     }
 }
@@ -271,22 +289,18 @@ fn went_away(error: &Error) -> bool {
     matches!(error.reason(), IS_BEING_DELETED | SANDBOX_NOT_FOUND)
 }
 
-fn creating(
+fn creating<L: Clone>(
     spec: &Spec,
     limits: Vec<LimitStatus>,
-) -> (Handle, tokio::sync::mpsc::Receiver<super::actor::Request>) {
+) -> (Handle<L>, mpsc::Receiver<Request<L>>) {
     let identity = Identity {
         id: SandboxId::random(),
         tenant: spec.tenant.clone(),
         name: spec.name.clone(),
     };
-    let status = Status {
-        state: State::Creating,
-        reason: String::new(),
-        limits,
-        live: None,
-    };
-    Handle::new(identity, Some(spec.clone()), now_ms(), status)
+    let mut status = Status::new(State::Creating, limits);
+    status.spec = Some(Arc::new(spec.clone()));
+    Handle::new(identity, now_ms(), status)
 }
 
 /// Milliseconds since 1970, UTC.

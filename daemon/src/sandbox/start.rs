@@ -10,6 +10,7 @@ use super::id::SandboxId;
 use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
 use super::live::Live;
 use super::platform::Platform;
+use super::runtime::Started;
 use super::steps::{Step, nothing, run_all};
 use crate::error::{Error, ErrorKind, Result, chain};
 use crate::fault;
@@ -20,12 +21,6 @@ use crate::store::Record;
 
 /// How long a launch may take. It takes milliseconds; this is for a host on its last legs, so that no start hangs for ever.
 const LAUNCH_PATIENCE: Duration = Duration::from_secs(30);
-
-/// A sandbox that was started.
-pub(super) struct Started {
-    pub(super) live: Live,
-    pub(super) limits: Vec<LimitStatus>,
-}
 
 pub(super) struct Starting {
     platform: Arc<Platform>,
@@ -67,7 +62,7 @@ pub(super) const STEPS: &[Step<Starting>] = &[
 ];
 
 /// Starts a sandbox. Blocks; needs a runtime to be entered.
-pub(super) fn start(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<Started> {
+pub(super) fn start(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<Started<Live>> {
     let mut starting = Starting {
         platform: Arc::clone(platform),
         record: Arc::clone(record),
@@ -81,7 +76,7 @@ pub(super) fn start(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<St
     Ok(started(starting))
 }
 
-fn started(starting: Starting) -> Started {
+fn started(starting: Starting) -> Started<Live> {
     const SET: &str = "an earlier step sets it";
     let (group, holder) = (starting.group.expect(SET), starting.holder.expect(SET));
     let image = starting.image.expect(SET);

@@ -24,14 +24,24 @@ pub enum Event {
     Created,
     /// It is needed.
     Start,
+    /// It is needed, but not to be thawed for that.
+    Enter,
     /// Its processes are to end.
     Stop,
     /// It is to go.
     Delete,
     /// It is to get no CPU.
     Freeze,
+    /// It is to get CPU again.
+    Thaw,
     /// Its holder has died.
     HolderDied,
+    /// Nobody has used it for so long that it is to be frozen.
+    IdleFreeze,
+    /// Nobody has used it for so long that it is to be stopped.
+    IdleStop,
+    /// Nobody has used it for so long that it is to be deleted.
+    IdleDelete,
 }
 
 /// What follows from an event.
@@ -52,6 +62,8 @@ pub enum Refusal {
     NotYetCreated,
     /// It has no processes.
     NotRunning,
+    /// It is frozen, and was not to be thawed.
+    IsFrozen,
     /// It is damaged.
     IsDamaged,
     /// It is being removed.
@@ -67,110 +79,187 @@ pub fn decide(state: State, event: Event) -> Decision {
         // Promise 7: delete works from every state.
         (State::Deleting, Event::Delete) => Stay,
         (_, Event::Delete) => Go(State::Deleting),
-        (State::Deleting, Event::HolderDied) => Stay,
-        (State::Deleting, _) => Refuse(Refusal::IsBeingDeleted),
+
+        // Nobody asks for these, so that nobody is refused: they happen where they can.
+        (State::Running | State::Frozen, Event::HolderDied | Event::IdleStop) => Go(State::Stopped),
+        (State::Creating, Event::HolderDied) => Go(State::Stopped),
+        (State::Running, Event::IdleFreeze) => Go(State::Frozen),
+        (State::Running | State::Frozen | State::Stopped, Event::IdleDelete) => Go(State::Deleting),
+        // A damaged sandbox above all: what is in it may be wanted yet.
+        (_, Event::HolderDied | Event::IdleFreeze | Event::IdleStop | Event::IdleDelete) => Stay,
 
         (State::Creating, Event::Created) => Go(State::Running),
+        (State::Deleting, _) => Refuse(Refusal::IsBeingDeleted),
         (_, Event::Created) => Refuse(Refusal::AlreadyCreated),
+
         // The create that is under way starts it.
-        (State::Creating, Event::Start) => Stay,
-        (State::Creating, Event::Stop | Event::Freeze) => Refuse(Refusal::NotYetCreated),
-        (State::Creating, Event::HolderDied) => Go(State::Stopped),
+        (State::Creating, Event::Start | Event::Enter) => Stay,
+        (State::Creating, _) => Refuse(Refusal::NotYetCreated),
 
-        (State::Damaged, Event::Stop | Event::HolderDied) => Stay,
-        (State::Damaged, Event::Start | Event::Freeze) => Refuse(Refusal::IsDamaged),
+        (State::Damaged, Event::Stop) => Stay,
+        (State::Damaged, _) => Refuse(Refusal::IsDamaged),
 
-        (State::Running, Event::Start) => Stay,
+        (State::Running, Event::Start | Event::Enter | Event::Thaw) => Stay,
         (State::Running, Event::Freeze) => Go(State::Frozen),
-        (State::Frozen, Event::Start) => Go(State::Running),
-        (State::Frozen, Event::Freeze) => Stay,
-        (State::Running | State::Frozen, Event::Stop | Event::HolderDied) => Go(State::Stopped),
 
-        (State::Stopped, Event::Start) => Go(State::Running),
-        (State::Stopped, Event::Stop | Event::HolderDied) => Stay,
-        (State::Stopped, Event::Freeze) => Refuse(Refusal::NotRunning),
+        (State::Frozen, Event::Start | Event::Thaw) => Go(State::Running),
+        (State::Frozen, Event::Enter) => Refuse(Refusal::IsFrozen),
+        (State::Frozen, Event::Freeze) => Stay,
+
+        (State::Running | State::Frozen, Event::Stop) => Go(State::Stopped),
+
+        (State::Stopped, Event::Start | Event::Enter) => Go(State::Running),
+        (State::Stopped, Event::Stop) => Stay,
+        (State::Stopped, Event::Freeze | Event::Thaw) => Refuse(Refusal::NotRunning),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Decision::{Go, Refuse, Stay};
-    use super::Event::{Created, Delete, Freeze, HolderDied, Start, Stop};
-    use super::Refusal::{AlreadyCreated, IsBeingDeleted, IsDamaged, NotRunning, NotYetCreated};
+    use super::Refusal::{
+        AlreadyCreated, IsBeingDeleted, IsDamaged, IsFrozen, NotRunning, NotYetCreated,
+    };
     use super::State::{Creating, Damaged, Deleting, Frozen, Running, Stopped};
     use super::*;
 
     const STATES: [State; 6] = [Creating, Running, Frozen, Stopped, Damaged, Deleting];
-    const EVENTS: [Event; 6] = [Created, Start, Stop, Delete, Freeze, HolderDied];
 
-    /// One row per state in the order of `STATES`, one column per event in the order of `EVENTS`.
-    const EXPECTED: [[Decision; 6]; 6] = [
-        [
-            Go(Running),
-            Stay,
-            Refuse(NotYetCreated),
-            Go(Deleting),
-            Refuse(NotYetCreated),
-            Go(Stopped),
-        ],
-        [
-            Refuse(AlreadyCreated),
-            Stay,
-            Go(Stopped),
-            Go(Deleting),
-            Go(Frozen),
-            Go(Stopped),
-        ],
-        [
-            Refuse(AlreadyCreated),
-            Go(Running),
-            Go(Stopped),
-            Go(Deleting),
-            Stay,
-            Go(Stopped),
-        ],
-        [
-            Refuse(AlreadyCreated),
-            Go(Running),
-            Stay,
-            Go(Deleting),
-            Refuse(NotRunning),
-            Stay,
-        ],
-        [
-            Refuse(AlreadyCreated),
-            Refuse(IsDamaged),
-            Stay,
-            Go(Deleting),
-            Refuse(IsDamaged),
-            Stay,
-        ],
-        [
-            Refuse(IsBeingDeleted),
-            Refuse(IsBeingDeleted),
-            Refuse(IsBeingDeleted),
-            Stay,
-            Refuse(IsBeingDeleted),
-            Stay,
-        ],
+    /// One row per event, one column per state in the order of `STATES`.
+    const EXPECTED: [(Event, [Decision; 6]); 11] = [
+        (
+            Event::Created,
+            [
+                Go(Running),
+                Refuse(AlreadyCreated),
+                Refuse(AlreadyCreated),
+                Refuse(AlreadyCreated),
+                Refuse(AlreadyCreated),
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::Start,
+            [
+                Stay,
+                Stay,
+                Go(Running),
+                Go(Running),
+                Refuse(IsDamaged),
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::Enter,
+            [
+                Stay,
+                Stay,
+                Refuse(IsFrozen),
+                Go(Running),
+                Refuse(IsDamaged),
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::Stop,
+            [
+                Refuse(NotYetCreated),
+                Go(Stopped),
+                Go(Stopped),
+                Stay,
+                Stay,
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::Delete,
+            [
+                Go(Deleting),
+                Go(Deleting),
+                Go(Deleting),
+                Go(Deleting),
+                Go(Deleting),
+                Stay,
+            ],
+        ),
+        (
+            Event::Freeze,
+            [
+                Refuse(NotYetCreated),
+                Go(Frozen),
+                Stay,
+                Refuse(NotRunning),
+                Refuse(IsDamaged),
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::Thaw,
+            [
+                Refuse(NotYetCreated),
+                Stay,
+                Go(Running),
+                Refuse(NotRunning),
+                Refuse(IsDamaged),
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::HolderDied,
+            [Go(Stopped), Go(Stopped), Go(Stopped), Stay, Stay, Stay],
+        ),
+        (
+            Event::IdleFreeze,
+            [Stay, Go(Frozen), Stay, Stay, Stay, Stay],
+        ),
+        (
+            Event::IdleStop,
+            [Stay, Go(Stopped), Go(Stopped), Stay, Stay, Stay],
+        ),
+        (
+            Event::IdleDelete,
+            [Stay, Go(Deleting), Go(Deleting), Go(Deleting), Stay, Stay],
+        ),
     ];
 
     #[test]
     fn every_pair_of_state_and_event_is_decided_as_written() {
-        for (state, row) in STATES.into_iter().zip(EXPECTED) {
-            for (event, expected) in EVENTS.into_iter().zip(row) {
+        for (event, row) in EXPECTED {
+            for (state, expected) in STATES.into_iter().zip(row) {
                 assert_eq!(decide(state, event), expected, "{event:?} in {state:?}");
             }
         }
+    }
+
+    /// The compiler keeps the list of states whole; this keeps the list of events so.
+    #[test]
+    fn every_event_has_its_row() {
+        let rows: Vec<u32> = EXPECTED.iter().map(|(event, _)| *event as u32).collect();
+        let mut all = rows.clone();
+        all.sort_unstable();
+        assert_eq!(all, (0..=Event::IdleDelete as u32).collect::<Vec<_>>());
     }
 
     #[test]
     fn delete_is_never_refused() {
         for state in STATES {
             assert!(
-                !matches!(decide(state, Delete), Refuse(_)),
+                !matches!(decide(state, Event::Delete), Refuse(_)),
                 "delete refused in {state:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_refused_to_nobody() {
+        use Event::{HolderDied, IdleDelete, IdleFreeze, IdleStop};
+        for state in STATES {
+            for event in [HolderDied, IdleFreeze, IdleStop, IdleDelete] {
+                assert!(
+                    !matches!(decide(state, event), Refuse(_)),
+                    "{event:?} in {state:?}"
+                );
+            }
         }
     }
 }

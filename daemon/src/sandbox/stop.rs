@@ -6,18 +6,10 @@ use nix::errno::Errno;
 use super::id::SandboxId;
 use super::live::Live;
 use super::platform::Platform;
+use super::runtime::Cause;
 use super::start::remove_socket;
 use crate::error::Result;
 use crate::fault;
-
-/// Who decided that a sandbox's processes end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
-    /// A caller: live runs end as SANDBOX_STOPPED.
-    Asked,
-    /// Its holder died: live runs are LOST.
-    HolderDied,
-}
 
 /// Ends every process and removes the cgroup and the socket. Blocks until the kernel says that they are gone.
 pub(super) fn end_processes(platform: &Platform, live: &Live, cause: Cause) -> Result<()> {

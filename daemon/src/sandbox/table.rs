@@ -6,33 +6,45 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::handle::Handle;
 use super::id::{SandboxId, SandboxName, Tenant};
+use super::live::Live;
 
 /// All sandboxes. Cheap to clone.
-#[derive(Clone, Default)]
-pub(super) struct Table(Arc<Mutex<Inner>>);
+pub(super) struct Table<L = Live>(Arc<Mutex<Inner<L>>>);
 
-#[derive(Default)]
-struct Inner {
-    by_id: HashMap<SandboxId, Handle>,
+impl<L> Clone for Table<L> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<L> Default for Table<L> {
+    fn default() -> Self {
+        let (by_id, by_name) = Default::default();
+        Self(Arc::new(Mutex::new(Inner { by_id, by_name })))
+    }
+}
+
+struct Inner<L> {
+    by_id: HashMap<SandboxId, Handle<L>>,
     by_name: BTreeMap<(Tenant, SandboxName), SandboxId>,
 }
 
 /// What a get-or-insert found.
-pub(super) enum Found<T> {
+pub(super) enum Found<L, T> {
     /// It was there.
-    Old(Handle),
+    Old(Handle<L>),
     /// It was made, with this by-product.
-    New(Handle, T),
+    New(Handle<L>, T),
 }
 
-impl Table {
+impl<L> Table<L> {
     /// The sandbox of this name, or the one that `make` gives. `make` runs under the lock: it must not wait.
     pub(super) fn get_or_insert<T>(
         &self,
         tenant: &Tenant,
         name: &SandboxName,
-        make: impl FnOnce() -> (Handle, T),
-    ) -> Found<T> {
+        make: impl FnOnce() -> (Handle<L>, T),
+    ) -> Found<L, T> {
         let mut inner = self.lock();
         let key = (tenant.clone(), name.clone());
         if let Some(handle) = inner.by_name.get(&key).and_then(|id| inner.by_id.get(id)) {
@@ -45,7 +57,7 @@ impl Table {
     }
 
     /// Adds a sandbox that was found at the start. A name that another one has stays with that one.
-    pub(super) fn insert(&self, handle: &Handle) {
+    pub(super) fn insert(&self, handle: &Handle<L>) {
         let mut inner = self.lock();
         let (id, identity) = (handle.id().clone(), handle.identity());
         let key = (identity.tenant.clone(), identity.name.clone());
@@ -54,7 +66,7 @@ impl Table {
     }
 
     /// Takes a sandbox out; its name is free again.
-    pub(super) fn remove(&self, handle: &Handle) {
+    pub(super) fn remove(&self, handle: &Handle<L>) {
         let mut inner = self.lock();
         inner.by_id.remove(handle.id());
         let key = (
@@ -67,24 +79,24 @@ impl Table {
     }
 
     /// The sandbox of this name.
-    pub(super) fn by_name(&self, tenant: &Tenant, name: &SandboxName) -> Option<Handle> {
+    pub(super) fn by_name(&self, tenant: &Tenant, name: &SandboxName) -> Option<Handle<L>> {
         let inner = self.lock();
         let id = inner.by_name.get(&(tenant.clone(), name.clone()))?;
         inner.by_id.get(id).cloned()
     }
 
     /// The sandbox of this id, if it is the tenant's.
-    pub(super) fn by_id(&self, tenant: &Tenant, id: &SandboxId) -> Option<Handle> {
+    pub(super) fn by_id(&self, tenant: &Tenant, id: &SandboxId) -> Option<Handle<L>> {
         let handle = self.lock().by_id.get(id).cloned()?;
         (handle.identity().tenant == *tenant).then_some(handle)
     }
 
     /// All sandboxes, in no particular order.
-    pub(super) fn all(&self) -> Vec<Handle> {
+    pub(super) fn all(&self) -> Vec<Handle<L>> {
         self.lock().by_id.values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner<L>> {
         // Each change is a few inserts into maps; a thread that died between two left a name without a sandbox at worst,
         // which the look-ups above take for free.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,13 +115,7 @@ mod tests {
             tenant: Tenant::default(),
             name: name.clone(),
         };
-        let status = Status {
-            state: State::Creating,
-            reason: String::new(),
-            limits: Vec::new(),
-            live: None,
-        };
-        Handle::new(identity, None, 0, status).0
+        Handle::new(identity, 0, Status::new(State::Creating, Vec::new())).0
     }
 
     fn name(text: &str) -> SandboxName {

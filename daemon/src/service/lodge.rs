@@ -9,7 +9,7 @@ use crate::exec::Engine;
 use crate::image::{Digest, ImageStore};
 use crate::sandbox::handle::{Identity, View};
 use crate::sandbox::id::Tenant;
-use crate::sandbox::{Acquire, Acquired, Handle, Registry, SandboxRef};
+use crate::sandbox::{Acquire, Acquired, Handle, Registry, Resume, SandboxRef};
 
 /// Lodge on this host. Cheap to clone.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ impl Service for Lodge {
 
     async fn start(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<View> {
         let handle = self.registry.get(tenant, sandbox)?;
-        handle.live().await?;
+        handle.live(Resume::Auto).await?;
         Ok(handle.view())
     }
 

@@ -10,8 +10,8 @@ use super::sandbox::{not_yet, sandbox_ref};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::log::Piece;
 use crate::exec::{self, RawRunSpec, Run, Started, ps};
-use crate::sandbox::SandboxRef;
 use crate::sandbox::id::{RunId, Tenant};
+use crate::sandbox::{Resume, SandboxRef};
 use crate::service::Service;
 
 mod messages;
@@ -34,13 +34,18 @@ impl<S: Service> ExecServer<S> {
         Self(service)
     }
 
-    async fn launch(&self, sandbox: &SandboxRef, raw: RawRunSpec) -> Result<Started> {
+    async fn launch(
+        &self,
+        sandbox: &SandboxRef,
+        raw: RawRunSpec,
+        resume: Resume,
+    ) -> Result<Started> {
         let engine = self.0.engine();
         // First what needs no sandbox: a call that cannot be right starts none.
         let spec = engine.check(raw)?;
         let handle = self.0.sandbox(&Tenant::default(), sandbox)?;
-        let live = handle.live().await?;
-        engine.start(&live, handle.runs(), spec).await
+        let admission = handle.admit(resume).await?;
+        engine.start(&handle, &admission, spec).await
     }
 
     fn find(&self, sandbox: Option<wire::SandboxRef>, run: &str) -> Result<Run> {
@@ -60,7 +65,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         request: Request<wire::RunRequest>,
     ) -> Result<Response<wire::RunResponse>, Status> {
         let call = messages::call_from(request.into_inner().spec)?;
-        let started = self.launch(&call.sandbox, call.raw).await?;
+        let started = self.launch(&call.sandbox, call.raw, call.resume).await?;
         let Started { run, pins, .. } = started;
         let caller = Departure::watch(run.clone(), call.on_disconnect);
         let result = run.end().await?;
@@ -78,7 +83,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
     ) -> Result<Response<Self::StartStream>, Status> {
         let mut requests = request.into_inner();
         let call = messages::start_from(requests.message().await?)?;
-        let started = self.launch(&call.sandbox, call.raw).await?;
+        let started = self.launch(&call.sandbox, call.raw, call.resume).await?;
         let events = session::serve(started, requests, call.on_disconnect);
         Ok(Response::new(Box::pin(events)))
     }

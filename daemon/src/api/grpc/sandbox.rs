@@ -3,7 +3,7 @@
 use lodge_proto::v1 as wire;
 use tonic::{Request, Response, Status};
 
-pub use messages::sandbox_ref;
+pub use messages::{resume_from, sandbox_ref};
 
 use crate::error::{Error, Result};
 use crate::sandbox::id::Tenant;

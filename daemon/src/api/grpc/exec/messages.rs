@@ -5,7 +5,7 @@ use lodge_proto::v1 as wire;
 use prost_types::{Duration as WireDuration, Timestamp};
 use zeroize::Zeroizing;
 
-use super::super::sandbox::sandbox_ref;
+use super::super::sandbox::{resume_from, sandbox_ref};
 use super::session::OnDisconnect;
 use crate::error::{Error, Result};
 use crate::exec::end::Verdict;
@@ -16,14 +16,15 @@ use crate::exec::view::View;
 use crate::exec::{
     EndReason, RawCommand, RawDuration, RawRunSpec, RunResult, Secret, Stdin, Stream,
 };
-use crate::sandbox::SandboxRef;
 use crate::sandbox::id::RunId;
+use crate::sandbox::{Resume, SandboxRef};
 
 /// A call that runs a command.
 pub(super) struct Call {
     pub(super) sandbox: SandboxRef,
     pub(super) raw: RawRunSpec,
     pub(super) on_disconnect: OnDisconnect,
+    pub(super) resume: Resume,
 }
 
 /// The call of a `Run`.
@@ -59,6 +60,7 @@ pub(super) fn call_from(spec: Option<wire::RunSpec>) -> Result<Call> {
         sandbox: sandbox_ref(spec.sandbox)?,
         raw,
         on_disconnect,
+        resume: resume_from(spec.resume)?,
     })
 }
 

@@ -11,7 +11,7 @@ use crate::sandbox::handle::View;
 use crate::sandbox::id::{SandboxId, SandboxName};
 use crate::sandbox::limits::{Enforcement, LimitStatus, RequestedLimits, Shortfall};
 use crate::sandbox::state::State;
-use crate::sandbox::{Acquire, SandboxRef};
+use crate::sandbox::{Acquire, Resume, SandboxRef};
 
 /// The sandbox that a request names.
 pub fn sandbox_ref(sandbox: Option<wire::SandboxRef>) -> Result<SandboxRef> {
@@ -23,6 +23,18 @@ pub fn sandbox_ref(sandbox: Option<wire::SandboxRef>) -> Result<SandboxRef> {
         None => Err(
             Error::invalid("MISSING_SANDBOX", "the request names no sandbox")
                 .hint("set its name or its id"),
+        ),
+    }
+}
+
+/// What a call does to a sandbox that is frozen.
+pub fn resume_from(mode: i32) -> Result<Resume> {
+    match wire::ResumeMode::try_from(mode) {
+        Ok(wire::ResumeMode::Unspecified | wire::ResumeMode::Auto) => Ok(Resume::Auto),
+        Ok(wire::ResumeMode::Error) => Ok(Resume::Error),
+        Err(_) => Err(
+            Error::invalid("INVALID_RESUME_MODE", format!("resume is {mode}"))
+                .hint("it is RESUME_MODE_AUTO or RESUME_MODE_ERROR"),
         ),
     }
 }
@@ -43,6 +55,7 @@ pub(super) fn acquire_from(request: wire::AcquireRequest) -> Result<Acquire> {
         } else {
             Shortfall::Refuse
         },
+        resume: resume_from(request.resume)?,
     })
 }
 
@@ -77,6 +90,8 @@ pub(super) fn to_wire(view: View) -> wire::Sandbox {
         limits: view.limits.into_iter().map(limit_to_wire).collect(),
         hostname: view.hostname,
         live_runs: view.live_runs,
+        idle_for: view.idle_for.and_then(|idle| idle.try_into().ok()),
+        open_streams: view.open_streams,
         ..Default::default()
     }
 }

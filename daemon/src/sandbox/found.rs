@@ -1,0 +1,172 @@
+//! What an earlier daemon left on this host: records, uid ranges, and holders that live or do not.
+//!
+//! A holder is believed by the sandbox's cgroup and by its socket, which only it can serve; no pid is ever read from a
+//! file, since it may be another process's by then.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lodge_kernel::cgroup::SandboxGroup;
+
+use super::host::Host;
+use super::id::SandboxId;
+use super::limits::Shortfall;
+use super::platform::Platform;
+use super::reach::{Reached, reach};
+use super::runtime::{Condition, Motion, Started};
+use super::start;
+use super::stop;
+use super::uid_range;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fault;
+use crate::holder::{Holder, KnownRun};
+use crate::store::{Damage, Loaded, Record};
+
+/// What was put away and is to be removed, with its uid range where that can be told.
+pub(super) type Trash = Vec<(SandboxId, Option<u32>)>;
+
+/// Reads the state directory and claims every uid range in it. Blocks.
+pub(super) fn load(platform: &Arc<Platform>) -> Result<(Vec<Loaded>, Trash)> {
+    fault::point("recover.load")?;
+    let loaded = platform.store.load()?;
+    fault::point("recover.load.done")?;
+    let trash = platform.store.trash()?;
+    let loaded = fault::around("recover.claim uids", || {
+        claim_uids(platform, loaded, &trash)
+    })?;
+    Ok((loaded, trash))
+}
+
+/// Looks at one sandbox, and ends what is left of a dead one.
+pub(super) async fn condition(host: &Host, record: Arc<Record>) -> Result<Condition<Host>> {
+    let id = record.id.clone();
+    let group = host
+        .on_thread(move |platform| stop::existing_group(platform, &id))
+        .await?;
+    let Some(group) = group.map(Arc::new) else {
+        start::remove_socket(host.platform(), &record.id);
+        return Ok(Condition::Stopped);
+    };
+    let socket = start::holder_socket(host.platform(), &record.id);
+    match reach(&group, &socket).await? {
+        Reached::Holder(holder, known) => {
+            host.on_thread(move |platform| {
+                fault::around("recover.take up running", || {
+                    alive(platform, &record, holder, group, known)
+                })
+            })
+            .await
+        }
+        Reached::Nobody => {
+            host.on_thread(move |platform| {
+                fault::around("recover.take up dead", || dead(platform, &record, &group))
+            })
+            .await
+        }
+        Reached::Deaf(error) => {
+            tracing::error!(sandbox = %record.id, error = &error as &dyn std::error::Error, "holder cannot be reached");
+            Ok(Condition::Damaged(format!(
+                "its PID 1 lives and cannot be reached ({error}); its processes stay until it is deleted"
+            )))
+        }
+    }
+}
+
+fn alive(
+    platform: &Platform,
+    record: &Record,
+    holder: Holder,
+    group: Arc<SandboxGroup>,
+    known: Vec<KnownRun>,
+) -> Result<Condition<Host>> {
+    let image = start::image_of(platform, record)?;
+    // It runs already: a limit that this host no longer holds is shown, not refused.
+    let limits = start::hold_limits(platform, record, &group, Shortfall::Degrade)?;
+    let live = start::live(platform, record, &image, holder, group);
+    Ok(Condition::Alive {
+        started: Started { live, limits },
+        motion: Motion::Running,
+        runs: known.len(),
+        known,
+    })
+}
+
+/// Without a holder, what is left in the cgroup is on its way out.
+fn dead(platform: &Platform, record: &Record, group: &SandboxGroup) -> Result<Condition<Host>> {
+    stop::end_group(group)?;
+    start::remove_socket(platform, &record.id);
+    Ok(Condition::Stopped)
+}
+
+/// Marks every uid range that is in use. A sandbox whose range another one has is damaged: a range is never shared.
+/// Refuses to start where somebody else has ids of our block.
+fn claim_uids(
+    platform: &Platform,
+    loaded: Vec<Loaded>,
+    trash: &[(SandboxId, Option<u32>)],
+) -> Result<Vec<Loaded>> {
+    let mut ours: BTreeSet<u32> = trash.iter().filter_map(|(_, base)| *base).collect();
+    for base in &ours {
+        // The trash comes first, and its bases differ.
+        let _ = platform.uids.claim(*base);
+    }
+    let claimed = loaded
+        .into_iter()
+        .map(|one| claim(platform, &mut ours, one))
+        .collect();
+    check_strangers(platform, &ours)?;
+    Ok(claimed)
+}
+
+fn claim(platform: &Platform, ours: &mut BTreeSet<u32>, loaded: Loaded) -> Loaded {
+    match loaded {
+        Loaded::Sandbox(record) if !platform.uids.claim(record.uid_base) => {
+            let reason = format!("another sandbox has its uid range, {}", record.uid_base);
+            let Record { id, spec, .. } = *record;
+            let (tenant, name) = (Some(spec.tenant), Some(spec.name));
+            Loaded::Damaged(
+                id,
+                Damage {
+                    reason,
+                    tenant,
+                    name,
+                    uid_base: None,
+                },
+            )
+        }
+        Loaded::Sandbox(record) => {
+            ours.insert(record.uid_base);
+            Loaded::Sandbox(record)
+        }
+        Loaded::Damaged(id, mut damage) => {
+            damage.uid_base = damage.uid_base.filter(|base| platform.uids.claim(*base));
+            ours.extend(damage.uid_base);
+            Loaded::Damaged(id, damage)
+        }
+        unfinished @ Loaded::Unfinished(_) => unfinished,
+    }
+}
+
+fn check_strangers(platform: &Platform, ours: &BTreeSet<u32>) -> Result<()> {
+    let survey = uid_range::survey(platform.uids.block(), ours)
+        .map_err(|e| Error::internal("UID_CHECK_FAILED", "cannot check the uid ranges", e))?;
+    for warning in &survey.warnings {
+        tracing::warn!("{warning}");
+    }
+    for base in survey.occupied {
+        tracing::warn!(
+            base,
+            "processes without a record live in this uid range; it is left out"
+        );
+        // It is nobody's, or it would not be occupied by a stranger.
+        let _ = platform.uids.claim(base);
+    }
+    if survey.conflicts.is_empty() {
+        return Ok(());
+    }
+    let text = survey.conflicts.join("; ");
+    Err(
+        Error::new(ErrorKind::FailedPrecondition, "UID_RANGES_TAKEN", text)
+            .hint("set uid_range_start to ids that nobody else has"),
+    )
+}

@@ -1,0 +1,176 @@
+//! The real [`Runtime`]: this host. Each change blocks on the kernel or the disk, so that it is done on a thread for that.
+
+use std::sync::Arc;
+
+use super::create;
+use super::delete;
+use super::found;
+use super::handle::Handle;
+use super::id::SandboxId;
+use super::limits::{EffectiveLimits, Limits};
+use super::live::Live;
+use super::pause;
+use super::platform::Platform;
+use super::runtime::{Cause, Condition, Defaults, New, Runtime, Started};
+use super::start;
+use super::stop;
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::holder::KnownRun;
+use crate::image::{Digest, ImageRef, Pin};
+use crate::store::{Loaded, Record};
+
+/// This host. Cheap to clone.
+#[derive(Clone)]
+pub struct Host(Arc<Platform>);
+
+impl Host {
+    /// With these parts.
+    pub fn new(platform: Platform) -> Self {
+        Self(Arc::new(platform))
+    }
+
+    /// Its parts.
+    pub fn platform(&self) -> &Arc<Platform> {
+        &self.0
+    }
+
+    /// A change of one sandbox; only so many at once.
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Platform>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let _permit = self
+            .0
+            .starts
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
+        self.on_thread(work).await
+    }
+
+    pub(super) async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Platform>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let platform = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || work(&platform))
+            .await
+            .unwrap_or_else(|error| {
+                Err(
+                    Error::internal("INTERNAL", "a change of the sandbox failed", error)
+                        .hint("the daemon's log says where"),
+                )
+            })
+    }
+}
+
+impl Runtime for Host {
+    type Live = Live;
+    type Known = Vec<KnownRun>;
+    type Pin = Pin;
+
+    fn defaults(&self) -> Defaults {
+        Defaults {
+            image: self.0.default_image.clone(),
+            limits: self.0.default_limits,
+        }
+    }
+
+    fn expected(&self, limits: &Limits) -> EffectiveLimits {
+        self.0.expected(limits)
+    }
+
+    async fn resolve_image(&self, image: &ImageRef) -> Result<(Digest, Pin)> {
+        let image = image.clone();
+        self.on_thread(move |platform| {
+            let (image, pin) = platform.images.resolve_pinned(&image)?;
+            Ok((image.digest, pin))
+        })
+        .await
+    }
+
+    async fn create(&self, new: New) -> Result<Arc<Record>> {
+        self.change(move |platform| create::create(platform, new).map(Arc::new))
+            .await
+    }
+
+    async fn uncreate(&self, record: Arc<Record>) {
+        let undone = self.change(move |platform| {
+            create::undo(platform, &record);
+            Ok(())
+        });
+        if let Err(error) = undone.await {
+            tracing::warn!(error = %error.chain(), "a failed create was not taken back");
+        }
+    }
+
+    async fn start(&self, record: Arc<Record>) -> Result<Started<Live>> {
+        self.change(move |platform| start::start(platform, &record))
+            .await
+    }
+
+    async fn died(&self, live: &Live) {
+        live.holder.died().await;
+    }
+
+    async fn end(&self, live: Live, cause: Cause) -> Result<()> {
+        self.change(move |platform| stop::end_processes(platform, &live, cause))
+            .await
+    }
+
+    async fn freeze(&self, live: Live) -> Result<()> {
+        pause::freeze(live).await
+    }
+
+    async fn reclaim(&self, live: Live) -> Option<u64> {
+        pause::reclaim(live).await
+    }
+
+    async fn thaw(&self, live: Live) -> Result<()> {
+        pause::thaw(live).await
+    }
+
+    async fn put_away(&self, id: SandboxId) -> Result<()> {
+        self.change(move |platform| {
+            // Where there was nothing live, an earlier daemon may have left something.
+            stop::end_leftovers(platform, &id)?;
+            delete::put_out_of_sight(platform, &id)
+        })
+        .await
+    }
+
+    async fn discard_unfinished(&self, id: SandboxId) -> Result<()> {
+        self.on_thread(move |platform| {
+            fault::around("recover.discard unfinished", || {
+                delete::put_out_of_sight(platform, &id)
+            })
+        })
+        .await
+    }
+
+    fn remove(&self, id: SandboxId, uid_base: Option<u32>) {
+        delete::remove_in_background(Arc::clone(&self.0), id, uid_base);
+    }
+
+    async fn load(&self) -> Result<Vec<Loaded>> {
+        let (loaded, trash) = self.on_thread(found::load).await?;
+        for (id, uid_base) in trash {
+            self.remove(id, uid_base);
+        }
+        Ok(loaded)
+    }
+
+    async fn condition(&self, record: Arc<Record>) -> Result<Condition<Self>> {
+        found::condition(self, record).await
+    }
+
+    async fn adopt(&self, handle: &Handle, live: Live, known: Vec<KnownRun>) -> Result<()> {
+        let handle = handle.clone();
+        self.on_thread(move |platform| {
+            platform.engine.adopt(&handle, &live, known);
+            Ok(())
+        })
+        .await
+    }
+}

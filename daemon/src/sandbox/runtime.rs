@@ -1,0 +1,155 @@
+//! The seam between what a sandbox may do and how a host does it: all that actor, registry and recovery ask of a host.
+//!
+//! [`Host`](super::host::Host) does it; the tests' fake does it in memory, so that what is decided above the seam can be
+//! tested by ten thousands of sequences. Nothing here decides anything.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use super::handle::Handle;
+use super::id::SandboxId;
+use super::limits::{EffectiveLimits, LimitStatus, Limits};
+use super::spec::Spec;
+use crate::error::Result;
+use crate::image::{Digest, ImageRef};
+use crate::store::{Loaded, Record};
+
+/// A host. Cheap to clone. A change that fails leaves things as they were, unless it says otherwise.
+pub trait Runtime: Clone + Send + Sync + 'static {
+    /// What runs get of a started sandbox.
+    type Live: Clone + Send + Sync + 'static;
+    /// What a living sandbox tells of the runs that an earlier daemon started.
+    type Known: Send + 'static;
+    /// Keeps an image from being removed.
+    type Pin: Send + 'static;
+
+    /// What a sandbox gets whose caller does not say.
+    fn defaults(&self) -> Defaults;
+
+    /// What each limit will come to, as far as that can be told before a start.
+    fn expected(&self, limits: &Limits) -> EffectiveLimits;
+
+    /// The digest of an image, and a guard by which it stays.
+    fn resolve_image(
+        &self,
+        image: &ImageRef,
+    ) -> impl Future<Output = Result<(Digest, Self::Pin)>> + Send;
+
+    /// Makes all of a sandbox that lasts, its record last.
+    fn create(&self, new: New) -> impl Future<Output = Result<Arc<Record>>> + Send;
+
+    /// Takes a created sandbox back that could not be started. What cannot be taken back goes at the next load.
+    fn uncreate(&self, record: Arc<Record>) -> impl Future<Output = ()> + Send;
+
+    /// Starts a sandbox that has no processes.
+    fn start(
+        &self,
+        record: Arc<Record>,
+    ) -> impl Future<Output = Result<Started<Self::Live>>> + Send;
+
+    /// Waits until PID 1 of a started sandbox has died.
+    fn died(&self, live: &Self::Live) -> impl Future<Output = ()> + Send;
+
+    /// Ends every process, frozen or not, and waits until they are gone. If it fails, nobody knows what still runs.
+    fn end(&self, live: Self::Live, cause: Cause) -> impl Future<Output = Result<()>> + Send;
+
+    /// Stops deadlines and takes all CPU from the runs. Settles in time, or is undone. Nothing may be spawned meanwhile.
+    fn freeze(&self, live: Self::Live) -> impl Future<Output = Result<()>> + Send;
+
+    /// Gives memory of a frozen sandbox back to the host; says how many bytes, where that can be had.
+    fn reclaim(&self, live: Self::Live) -> impl Future<Output = Option<u64>> + Send;
+
+    /// Lets the runs go on, and then their deadlines.
+    fn thaw(&self, live: Self::Live) -> impl Future<Output = Result<()>> + Send;
+
+    /// Ends what a sandbox without `Live` may still have, and takes its files out of sight, for good.
+    fn put_away(&self, id: SandboxId) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes a create that ended before its record out of sight.
+    fn discard_unfinished(&self, id: SandboxId) -> impl Future<Output = Result<()>> + Send;
+
+    /// Removes, in the background, what was put away, and then frees its uid range.
+    fn remove(&self, id: SandboxId, uid_base: Option<u32>);
+
+    /// Everything that an earlier daemon left, with uid ranges claimed. What was put away is being removed.
+    fn load(&self) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
+
+    /// How a sandbox of an earlier daemon is now. What is left of a dead one is ended; a frozen one is settled.
+    fn condition(
+        &self,
+        record: Arc<Record>,
+    ) -> impl Future<Output = Result<Condition<Self>>> + Send;
+
+    /// Takes over the runs of an earlier daemon.
+    fn adopt(
+        &self,
+        handle: &Handle<Self::Live>,
+        live: Self::Live,
+        known: Self::Known,
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// What a sandbox gets whose caller does not say.
+#[derive(Debug, Clone)]
+pub struct Defaults {
+    /// Its image.
+    pub image: String,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+/// A sandbox that is to be made.
+#[derive(Debug, Clone)]
+pub struct New {
+    /// Its id.
+    pub id: SandboxId,
+    /// What it is made from.
+    pub spec: Spec,
+    /// When it was asked for: milliseconds since 1970, UTC.
+    pub created_at_ms: u64,
+}
+
+/// A sandbox that was started.
+pub struct Started<L> {
+    /// What runs get of it.
+    pub live: L,
+    /// Its limits as they are held.
+    pub limits: Vec<LimitStatus>,
+}
+
+/// Who decided that a sandbox's processes end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A caller: live runs end as SANDBOX_STOPPED.
+    Asked,
+    /// Its holder died: live runs are LOST.
+    HolderDied,
+}
+
+/// Whether the runs of a living sandbox get CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Motion {
+    /// They run.
+    Running,
+    /// They are frozen.
+    Frozen,
+}
+
+/// How a sandbox of an earlier daemon was found.
+pub enum Condition<R: Runtime + ?Sized> {
+    /// Its holder lives.
+    Alive {
+        /// What runs get of it, and its limits.
+        started: Started<R::Live>,
+        /// Whether it is frozen.
+        motion: Motion,
+        /// Its runs.
+        known: R::Known,
+        /// How many those are.
+        runs: usize,
+    },
+    /// It has no processes.
+    Stopped,
+    /// It cannot be used, for this reason.
+    Damaged(String),
+}
