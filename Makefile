@@ -18,6 +18,10 @@ FAULTS_MARK := this lodged has fault points
 # Which rows `make bench` measures (all by default) and how many samples each gets.
 ROWS ?=
 SAMPLES ?= 200
+# How long `make soak` goes on; or, instead, how many sandboxes come and go; and the seed of its load.
+MINUTES ?= 10
+CYCLES ?=
+SEED ?=
 
 BINDIR     := $(DESTDIR)$(PREFIX)/bin
 UNITDIR    := $(DESTDIR)$(PREFIX)/lib/systemd/system
@@ -27,7 +31,7 @@ CONFDIR    := $(DESTDIR)/etc/lodge
 # $(call need_root,what for)
 need_root = [ "$$(id -u)" -eq 0 ] || { echo "make $@ needs root ($(1)): run it as root, e.g. with sudo" >&2; exit 1; }
 
-.PHONY: help deps nextest build build-for-tests release lint test mutations doc bench bench-peers bench-peers-stop demo image install clean
+.PHONY: help deps nextest build build-for-tests release lint test mutations doc bench bench-peers bench-peers-stop soak demo image install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +80,11 @@ mutations: deps nextest build-for-tests ## break the product line by line and se
 doc: ## API documentation in target/doc
 	@.ci/deps.sh build
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+soak: release ## mixed load with kills of the daemon, and the slopes of what it uses; needs root; MINUTES=n SEED=n, or CYCLES=n
+	@$(call need_root,it makes sandboxes)
+	@images/build.sh base target/release/lodge
+	target/release/soak $(if $(CYCLES),--cycles $(CYCLES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 demo: build ## real commands in a real sandbox, from nothing; needs root
 	@$(call need_root,it starts the daemon)
