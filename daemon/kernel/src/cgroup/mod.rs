@@ -16,6 +16,7 @@ mod parent; // the group that holds all sandboxes
 mod removal; // taking a sandbox's groups away
 mod run; // one run's leaf
 mod sandbox; // one sandbox: holder, runs, limits
+mod sandbox_usage; // what all runs of a sandbox use, from the kernel's counters
 mod usage; // what a run has used, from the kernel's counters
 
 mod directory; // an open cgroup directory
@@ -32,4 +33,5 @@ pub use limits::{EffectiveLimit, Limits};
 pub use parent::Parent;
 pub use run::{Removed, RunFds, RunLeaf};
 pub use sandbox::SandboxGroup;
+pub use sandbox_usage::SandboxUsage;
 pub use usage::Usage;

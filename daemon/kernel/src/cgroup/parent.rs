@@ -11,7 +11,7 @@ use super::directory::{Directory, check_name};
 use super::error::Result;
 use super::limits::Limits;
 use super::removal;
-use super::sandbox::{self, SandboxGroup};
+use super::sandbox::{self, Origin, SandboxGroup};
 
 /// The parent of all sandbox groups. Cheap to clone; its calls block on the kernel for well under a millisecond each,
 /// except where they say that they wait.
@@ -83,7 +83,7 @@ impl Parent {
         }
         let made = self
             .fill(sandbox, base_uid)
-            .and_then(|()| self.open(sandbox));
+            .and_then(|()| SandboxGroup::open(sandbox, Arc::clone(&self.trees), Origin::New));
         match made {
             Ok(group) => {
                 // What is refused here is refused again, with its reason, when the effective limits are asked for.
@@ -105,7 +105,7 @@ impl Parent {
     /// [`Parent::discard`] clears both.
     pub fn open(&self, sandbox: &str) -> Result<SandboxGroup> {
         check_name(sandbox)?;
-        SandboxGroup::open(sandbox, Arc::clone(&self.trees))
+        SandboxGroup::open(sandbox, Arc::clone(&self.trees), Origin::Found)
     }
 
     /// The sandboxes that have groups, in no particular order.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -20,6 +21,8 @@ pub(super) struct Runs {
     /// `runs` in the v1 hierarchy of memory, if that is where memory is.
     pub(super) memory_v1: Option<Directory>,
     pub(super) memory_on_v2: bool,
+    /// Kills for want of memory in leaves that are gone, where v1 counts them; `None` if an earlier daemon has removed some.
+    pub(super) removed_oom_kills: Option<AtomicU64>,
 }
 
 /// The leaf of one run.
@@ -153,10 +156,9 @@ impl RunLeaf {
     }
 
     fn memory_v1(&self, memory: &Directory) -> (Option<u64>, Option<u64>) {
-        let read = |file: &str| memory.read(&format!("{}/{file}", self.name)).ok();
-        let peak = read("memory.max_usage_in_bytes").and_then(|text| single_value(&text));
-        let kills = read("memory.oom_control").and_then(|text| keyed_value(&text, "oom_kill"));
-        (peak, kills)
+        let peak = memory.read(&format!("{}/memory.max_usage_in_bytes", self.name));
+        let peak = peak.ok().and_then(|text| single_value(&text));
+        (peak, self.runs.oom_kills_v1(&self.name))
     }
 
     fn memory_v2(&self) -> (Option<u64>, Option<u64>) {
@@ -189,10 +191,29 @@ impl Runs {
         }
     }
 
+    /// Processes of this run that were killed for want of memory, where v1 counts them.
+    pub(super) fn oom_kills_v1(&self, name: &str) -> Option<u64> {
+        let control = self
+            .memory_v1
+            .as_ref()?
+            .read(&format!("{name}/memory.oom_control"));
+        keyed_value(&control.ok()?, "oom_kill")
+    }
+
+    /// Kills for want of memory in leaves that are gone, where v1 counts them.
+    pub(super) fn removed_oom_kills(&self) -> Option<u64> {
+        let removed = self.removed_oom_kills.as_ref()?;
+        Some(removed.load(Ordering::Relaxed))
+    }
+
     /// v2 last: it is the one that lists the run.
     fn remove(&self, name: &str) -> Result<()> {
         if let Some(memory) = &self.memory_v1 {
+            let kills = self.oom_kills_v1(name);
             memory.remove_child(name)?;
+            if let (Some(kills), Some(removed)) = (kills, &self.removed_oom_kills) {
+                removed.fetch_add(kills, Ordering::Relaxed);
+            }
         }
         self.v2.remove_child(name)
     }

@@ -5,6 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use nix::fcntl::OFlag;
 
@@ -29,7 +30,16 @@ pub struct SandboxGroup {
     name: String,
     trees: Arc<Trees>,
     v2: Directory,
-    runs: Arc<Runs>,
+    pub(super) runs: Arc<Runs>,
+}
+
+/// Who made the groups of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// This process, just now: nothing has run in them.
+    New,
+    /// An earlier daemon.
+    Found,
 }
 
 /// Makes `holder` and `runs` in v2 and lets the sandbox's uid move processes between them: that takes write permission
@@ -44,7 +54,7 @@ pub(super) fn fill_v2(sandbox: &Directory, base_uid: u32) -> Result<()> {
 
 impl SandboxGroup {
     /// Opens groups that exist.
-    pub(super) fn open(name: &str, trees: Arc<Trees>) -> Result<Self> {
+    pub(super) fn open(name: &str, trees: Arc<Trees>, origin: Origin) -> Result<Self> {
         let v2 = trees.v2.child(name)?;
         let memory = trees
             .v1
@@ -58,6 +68,7 @@ impl SandboxGroup {
             v2: v2.child(RUNS)?,
             memory_v1: memory,
             memory_on_v2: trees.v2_controllers.contains(&Controller::Memory),
+            removed_oom_kills: (origin == Origin::New).then(AtomicU64::default),
         });
         Ok(Self {
             name: name.into(),
@@ -188,7 +199,7 @@ impl SandboxGroup {
     }
 
     /// The `runs` group that carries a controller's limit.
-    fn limited_group(&self, controller: Controller) -> Option<(PathBuf, Version)> {
+    pub(super) fn limited_group(&self, controller: Controller) -> Option<(PathBuf, Version)> {
         if self.trees.v2_controllers.contains(&controller) {
             return Some((self.runs.v2.path().into(), Version::V2));
         }

@@ -3,7 +3,9 @@
 use std::os::unix::process::ExitStatusExt as _;
 
 use super::*;
-use crate::cgroup::Controller;
+use std::time::{Duration, Instant};
+
+use crate::cgroup::{Controller, Removed};
 
 #[test]
 fn limits_are_reported_as_the_kernel_holds_them() {
@@ -74,6 +76,39 @@ fn want_of_memory_is_counted_on_the_run_that_had_it() {
     assert!(bystander.try_wait().unwrap().is_none());
     bystander.kill().unwrap();
     bystander.wait().unwrap();
+}
+
+/// Each figure is that of all runs together; kills are counted also where the run's group is gone.
+#[test]
+fn what_a_sandbox_uses_is_that_of_all_its_runs() {
+    let fixture = Fixture::new();
+    let group = fixture.sandbox();
+    let hungry = group.create_run("hungry").unwrap();
+    let status = start(&group, &hungry, "exec tail /dev/zero")
+        .wait()
+        .unwrap();
+    assert_eq!(status.signal(), Some(9));
+    let kills = group.usage().oom_kills.unwrap();
+    assert!(kills >= 1);
+    assert_eq!(hungry.remove().unwrap(), Removed::Removed);
+    let sleeping = group.create_run("sleeping").unwrap();
+    let mut child = start(&group, &sleeping, "exec sleep 1000");
+    // The child enters its groups by itself.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while group.usage().pids != Some(1) {
+        assert!(Instant::now() < deadline, "{:?}", group.usage());
+        std::thread::yield_now();
+    }
+    let usage = group.usage();
+    assert_eq!((usage.oom_kills, usage.pids), (Some(kills), Some(1)));
+    assert_eq!(
+        (usage.memory_limit, usage.pids_limit),
+        (Some(64 * MIB), Some(32))
+    );
+    assert!(usage.memory_peak.unwrap() > 32 * MIB && usage.memory.unwrap() < 32 * MIB);
+    assert!(usage.cpu_time.unwrap() > Duration::ZERO);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
