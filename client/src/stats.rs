@@ -27,7 +27,8 @@ pub struct SandboxStats {
     pub pids: Option<u64>,
     /// The limit that the kernel holds.
     pub pids_limit: Option<u64>,
-    /// Processes that the kernel killed for want of memory since the sandbox was started.
+    /// Processes that the kernel killed for want of memory since the sandbox was started. `None` on cgroup v1 if the
+    /// daemon was restarted since.
     pub oom_kills: Option<u64>,
     /// Live runs.
     pub live_runs: u32,

@@ -95,7 +95,7 @@ impl Watch {
         self
     }
 
-    /// Only those with this label, beside the labels asked for before.
+    /// Only those with this label, beside the labels asked for before. Not together with [`Watch::sandbox`].
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(name.into(), value.into());
         self

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::run::Run;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sandbox::changes::Teller;
 use crate::sandbox::id::RunId;
 
 /// Live runs of one sandbox.
@@ -27,6 +28,8 @@ pub struct RunTable(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     live: usize,
+    /// Told when that changes.
+    teller: Option<Arc<Teller>>,
     known: HashMap<RunId, Run>,
     /// In the order of their ends.
     ended: VecDeque<(Instant, RunId)>,
@@ -41,6 +44,7 @@ pub(super) struct Slot(RunTable);
 impl Drop for Slot {
     fn drop(&mut self) {
         self.0.lock().live -= 1;
+        self.0.tell_change();
     }
 }
 
@@ -48,6 +52,29 @@ impl RunTable {
     /// Live runs now, those about to start included.
     pub fn live(&self) -> usize {
         self.lock().live
+    }
+
+    /// Ended runs that are still known.
+    pub fn kept_count(&self) -> usize {
+        self.lock().ended.len()
+    }
+
+    /// A place among the live runs, for tests of other parts.
+    #[cfg(test)]
+    pub(crate) fn reserve_place(&self) -> Result<impl Sized + use<>> {
+        self.reserve()
+    }
+
+    /// Tells of runs that begin and end from here on.
+    pub(crate) fn tell_changes_to(&self, teller: &Arc<Teller>) {
+        self.lock().teller = Some(Arc::clone(teller));
+    }
+
+    fn tell_change(&self) {
+        let teller = self.lock().teller.clone();
+        if let Some(teller) = teller {
+            teller.tell();
+        }
     }
 
     /// The run of this id.
@@ -84,6 +111,8 @@ impl RunTable {
             .hint("wait for one to end, or kill one"));
         }
         inner.live += 1;
+        drop(inner);
+        self.tell_change();
         Ok(Slot(self.clone()))
     }
 

@@ -3,11 +3,13 @@
 //! Two guards make use: a [`Use`] (a live run, a call that needs the sandbox) and a [`StreamUse`] (a stream of a run that is
 //! open to a caller). It decides nothing: what follows from want of use is `idle`'s.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use super::changes::Teller;
 
 /// The use that is made of one sandbox. Cheap to clone.
 #[derive(Clone)]
@@ -17,6 +19,8 @@ struct Shared {
     inner: Mutex<Inner>,
     /// Told of the first use after somebody asked to be told.
     used: Notify,
+    /// Told when a stream opens or closes.
+    teller: OnceLock<Arc<Teller>>,
 }
 
 struct Inner {
@@ -43,6 +47,7 @@ impl Default for Activity {
         Self(Arc::new(Shared {
             inner: Mutex::new(inner),
             used: Notify::new(),
+            teller: OnceLock::new(),
         }))
     }
 }
@@ -68,6 +73,7 @@ pub struct StreamUse(Use);
 impl Drop for StreamUse {
     fn drop(&mut self) {
         self.0.0.lock().streams -= 1;
+        self.0.0.tell_change();
     }
 }
 
@@ -89,7 +95,19 @@ impl Activity {
     pub(super) fn open_stream(&self) -> StreamUse {
         let stream = StreamUse(self.use_now());
         self.lock().streams += 1;
+        self.tell_change();
         stream
+    }
+
+    /// Tells of streams that open and close from here on.
+    pub(super) fn tell_changes_to(&self, teller: &Arc<Teller>) {
+        self.0.teller.get_or_init(|| Arc::clone(teller));
+    }
+
+    fn tell_change(&self) {
+        if let Some(teller) = self.0.teller.get() {
+            teller.tell();
+        }
     }
 
     /// Streams that are open.

@@ -8,6 +8,8 @@ use tokio::sync::{OwnedRwLockReadGuard, mpsc, oneshot};
 
 use super::activity::{Activity, StreamUse, Use};
 use super::actor::Request;
+use super::changes::{Changes, Teller};
+use super::filter::Filter;
 use super::id::{SandboxId, SandboxName, Tenant};
 use super::limits::LimitStatus;
 use super::live::Live;
@@ -37,6 +39,8 @@ struct Shared<L> {
     runs: RunTable,
     status: RwLock<Status<L>>,
     activity: Activity,
+    /// Told of each change.
+    teller: Arc<Teller>,
     /// Held shared while something is spawned, and alone while the sandbox is frozen or taken from the callers.
     gate: Arc<Gate>,
     requests: mpsc::Sender<Request<L>>,
@@ -139,6 +143,15 @@ pub struct View {
     pub open_streams: u32,
 }
 
+#[cfg(test)]
+impl View {
+    /// One of which nothing is known.
+    pub(crate) fn nothing(identity: Identity) -> Self {
+        let (handle, _) = Handle::<()>::new(identity, 0, Status::new(State::Stopped, Vec::new()));
+        handle.view()
+    }
+}
+
 impl<L: Clone> Handle<L> {
     /// A handle and the end of its queue that its task reads.
     pub(super) fn new(
@@ -147,12 +160,17 @@ impl<L: Clone> Handle<L> {
         status: Status<L>,
     ) -> (Self, mpsc::Receiver<Request<L>>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
+        let teller = Arc::new(Teller::new(identity.clone()));
+        let (runs, activity) = (RunTable::default(), Activity::default());
+        runs.tell_changes_to(&teller);
+        activity.tell_changes_to(&teller);
         let shared = Shared {
             identity,
             created_at_ms,
-            runs: RunTable::default(),
+            runs,
             status: RwLock::new(status),
-            activity: Activity::default(),
+            activity,
+            teller,
             gate: Arc::default(),
             requests,
         };
@@ -238,11 +256,23 @@ impl<L: Clone> Handle<L> {
         }
     }
 
+    /// Whether a filter means it.
+    pub(super) fn is_meant_by(&self, filter: &Filter) -> bool {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        let status = self.status();
+        let labels = status.spec.as_deref().map_or(&NONE, |spec| &spec.labels);
+        filter.matches(status.state, labels)
+    }
+
     /// For its task alone: takes the started sandbox, so that nobody else gets it any more, and enters `state`.
     pub(super) fn take_live(&self, state: State) -> Option<L> {
-        let mut status = self.status_mut();
-        status.state = state;
-        status.live.take()
+        let live = {
+            let mut status = self.status_mut();
+            status.state = state;
+            status.live.take()
+        };
+        self.0.teller.tell();
+        live
     }
 
     /// The started sandbox, if it runs.
@@ -288,6 +318,12 @@ impl<L> Handle<L> {
     /// For its task alone.
     pub(super) fn update(&self, change: impl FnOnce(&mut Status<L>)) {
         change(&mut self.status_mut());
+        self.0.teller.tell();
+    }
+
+    /// For the table: changes are told to its watchers from here on.
+    pub(super) fn tell_changes_to(&self, changes: &Changes) {
+        self.0.teller.connect(changes);
     }
 
     /// For its task alone: when it was created.

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use super::fake::{Fake, FakeLive};
+use super::filter::Filter;
 use super::handle::{Handle, Resume};
 use super::id::{SandboxName, Tenant};
 use super::limits::Shortfall;
@@ -70,7 +71,9 @@ fn after_a_reboot_it_is_stopped_and_the_next_use_starts_it() {
     drop(first);
     fake.reboot();
     let second = Daemon::on(&fake);
-    let all = second.registry.list(&Tenant::default(), None, 10);
+    let all = second
+        .registry
+        .list(&Tenant::default(), &Filter::default(), None, 10);
     assert_eq!(all[0].state(), State::Stopped);
     second.run(async {
         let admission = all[0].admit(Resume::Auto).await.expect("started");

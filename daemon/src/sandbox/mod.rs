@@ -36,6 +36,15 @@ pub mod platform;
 
 /// Which sandboxes there are, by id and by name.
 mod table;
+/// Which of them a caller asks for.
+mod filter;
+
+/// Who wants to know that a sandbox has changed.
+pub(crate) mod changes;
+/// Watching sandboxes: each as it is, then each change.
+pub mod watch;
+/// What a sandbox uses.
+pub mod stats;
 
 /// The task that owns a sandbox.
 mod actor;
@@ -74,8 +83,12 @@ pub(crate) mod fake;
 /// What is decided above the seam.
 #[cfg(test)]
 mod lifecycle_tests;
+/// Listing and watching many of them.
+#[cfg(test)]
+mod view_tests;
 
 pub use activity::{StreamUse, Use};
+pub use filter::Filter;
 pub use handle::{Admission, Handle, Resume};
 pub use live::Live;
 pub use registry::{Acquire, Acquired, Registry, SandboxRef};

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 use super::actor::{Actor, IS_BEING_DELETED, Request};
+use super::filter::Filter;
 use super::handle::{Handle, Identity, Resume, SANDBOX_CONTENDED, SANDBOX_NOT_FOUND, Status, View};
 use super::host::Host;
 use super::id::{SandboxId, SandboxName, Tenant};
@@ -17,6 +18,7 @@ use super::runtime::Runtime;
 use super::spec::{self, Spec};
 use super::state::State;
 use super::table::{Found, Table};
+use super::watch::{Watch, Watching};
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::{Digest, ImageRef};
 
@@ -158,10 +160,11 @@ impl<R: Runtime> Registry<R> {
         })
     }
 
-    /// The tenant's sandboxes after `after`, in the order of name and id, at most `limit`.
+    /// The tenant's sandboxes that `filter` means, after `after`, in the order of name and id, at most `limit`.
     pub fn list(
         &self,
         tenant: &Tenant,
+        filter: &Filter,
         after: Option<&Identity>,
         limit: usize,
     ) -> Vec<Handle<R::Live>> {
@@ -171,13 +174,22 @@ impl<R: Runtime> Registry<R> {
             .table
             .all()
             .into_iter()
-            .filter(|handle| handle.identity().tenant == *tenant)
+            .filter(|handle| handle.identity().tenant == *tenant && handle.is_meant_by(filter))
             .map(|handle| (key(handle.identity()), handle))
             .filter(|(key, _)| after.as_ref().is_none_or(|after| key > after))
             .collect();
         found.sort_by(|(a, _), (b, _)| a.cmp(b));
         found.truncate(limit);
         found.into_iter().map(|(_, handle)| handle).collect()
+    }
+
+    /// Begins to watch sandboxes of a tenant.
+    pub fn watch(&self, tenant: &Tenant, watching: Watching) -> Result<Watch<R::Live>> {
+        let one = match &watching.sandbox {
+            None => None,
+            Some(sandbox) => Some(self.get(tenant, sandbox)?.id().clone()),
+        };
+        Watch::begin(&self.table, tenant, one.as_ref(), watching.labels)
     }
 
     /// Sandboxes, of all tenants, that are made from this image.

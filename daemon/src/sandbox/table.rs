@@ -4,23 +4,34 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::changes::Changes;
 use super::handle::Handle;
 use super::id::{SandboxId, SandboxName, Tenant};
 use super::live::Live;
 
 /// All sandboxes. Cheap to clone.
-pub(super) struct Table<L = Live>(Arc<Mutex<Inner<L>>>);
+pub(super) struct Table<L = Live> {
+    inner: Arc<Mutex<Inner<L>>>,
+    /// Who is told of what comes, changes and goes.
+    changes: Changes,
+}
 
 impl<L> Clone for Table<L> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self {
+            inner: Arc::clone(&self.inner),
+            changes: self.changes.clone(),
+        }
     }
 }
 
 impl<L> Default for Table<L> {
     fn default() -> Self {
         let (by_id, by_name) = Default::default();
-        Self(Arc::new(Mutex::new(Inner { by_id, by_name })))
+        Self {
+            inner: Arc::new(Mutex::new(Inner { by_id, by_name })),
+            changes: Changes::default(),
+        }
     }
 }
 
@@ -53,6 +64,8 @@ impl<L> Table<L> {
         let (handle, by_product) = make();
         inner.by_name.insert(key, handle.id().clone());
         inner.by_id.insert(handle.id().clone(), handle.clone());
+        drop(inner);
+        self.has_come(&handle);
         Found::New(handle, by_product)
     }
 
@@ -63,6 +76,8 @@ impl<L> Table<L> {
         let key = (identity.tenant.clone(), identity.name.clone());
         inner.by_name.entry(key).or_insert_with(|| id.clone());
         inner.by_id.insert(id, handle.clone());
+        drop(inner);
+        self.has_come(handle);
     }
 
     /// Takes a sandbox out; its name is free again.
@@ -76,6 +91,18 @@ impl<L> Table<L> {
         if inner.by_name.get(&key) == Some(handle.id()) {
             inner.by_name.remove(&key);
         }
+        drop(inner);
+        self.changes.gone(handle.identity());
+    }
+
+    /// Who is told of what comes, changes and goes.
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    fn has_come(&self, handle: &Handle<L>) {
+        handle.tell_changes_to(&self.changes);
+        self.changes.changed(handle.identity());
     }
 
     /// The sandbox of this name.
@@ -99,7 +126,7 @@ impl<L> Table<L> {
     fn lock(&self) -> MutexGuard<'_, Inner<L>> {
         // Each change is a few inserts into maps; a thread that died between two left a name without a sandbox at worst,
         // which the look-ups above take for free.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,7 +8,9 @@ use crate::exec::Engine;
 use crate::image::{Digest, ImageStore};
 use crate::sandbox::handle::{Identity, View};
 use crate::sandbox::id::Tenant;
-use crate::sandbox::{Acquire, Acquired, Handle, SandboxRef};
+use crate::sandbox::stats::Stats;
+use crate::sandbox::watch::{Watch, Watching};
+use crate::sandbox::{Acquire, Acquired, Filter, Handle, SandboxRef};
 
 /// What a daemon is and can do.
 #[derive(Debug, Clone)]
@@ -35,8 +37,25 @@ pub trait Service: Clone + Send + Sync + 'static {
     /// One sandbox. Never wakes it.
     fn get(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<View>;
 
-    /// The tenant's sandboxes after `after`, in the order of name and id, at most `limit`. Never wakes one.
-    fn list(&self, tenant: &Tenant, after: Option<&Identity>, limit: usize) -> Result<Vec<View>>;
+    /// The tenant's sandboxes that `filter` means, after `after`, in the order of name and id, at most `limit`. Never
+    /// wakes one.
+    fn list(
+        &self,
+        tenant: &Tenant,
+        filter: &Filter,
+        after: Option<&Identity>,
+        limit: usize,
+    ) -> Result<Vec<Handle>>;
+
+    /// Begins to watch sandboxes. Never wakes one, and is no activity.
+    fn watch(&self, tenant: &Tenant, watching: Watching) -> Result<Watch>;
+
+    /// What a sandbox uses. Never wakes it, and is no activity.
+    fn stats(
+        &self,
+        tenant: &Tenant,
+        sandbox: &SandboxRef,
+    ) -> impl Future<Output = Result<Stats>> + Send;
 
     /// Starts a stopped sandbox.
     fn start(

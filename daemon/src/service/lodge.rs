@@ -9,7 +9,9 @@ use crate::exec::Engine;
 use crate::image::{Digest, ImageStore};
 use crate::sandbox::handle::{Identity, View};
 use crate::sandbox::id::Tenant;
-use crate::sandbox::{Acquire, Acquired, Handle, Registry, Resume, SandboxRef};
+use crate::sandbox::stats::{self, Stats};
+use crate::sandbox::watch::{Watch, Watching};
+use crate::sandbox::{Acquire, Acquired, Filter, Handle, Registry, Resume, SandboxRef};
 
 /// Lodge on this host. Cheap to clone.
 #[derive(Clone)]
@@ -33,13 +35,24 @@ impl Service for Lodge {
         Ok(self.registry.get(tenant, sandbox)?.view())
     }
 
-    fn list(&self, tenant: &Tenant, after: Option<&Identity>, limit: usize) -> Result<Vec<View>> {
-        Ok(self
-            .registry
-            .list(tenant, after, limit)
-            .iter()
-            .map(Handle::view)
-            .collect())
+    fn list(
+        &self,
+        tenant: &Tenant,
+        filter: &Filter,
+        after: Option<&Identity>,
+        limit: usize,
+    ) -> Result<Vec<Handle>> {
+        Ok(self.registry.list(tenant, filter, after, limit))
+    }
+
+    fn watch(&self, tenant: &Tenant, watching: Watching) -> Result<Watch> {
+        self.registry.watch(tenant, watching)
+    }
+
+    async fn stats(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<Stats> {
+        let handle = self.registry.get(tenant, sandbox)?;
+        let runs_dir = self.registry.platform().store.runs_dir(handle.id());
+        stats::stats(&handle, runs_dir).await
     }
 
     async fn start(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<View> {

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// Only this one: its name, or `id:` and its id
     name: Option<SandboxArg>,
     /// Only those with this label; several must all be there
-    #[arg(short, long, value_name = "NAME=VALUE", value_parser = pair)]
+    #[arg(short, long, value_name = "NAME=VALUE", value_parser = pair, conflicts_with = "name")]
     label: Vec<(String, String)>,
     /// Print a JSON object a line: `event` is `changed` (with `sandbox`), `deleted` (with `id`), or `synced` once all
     /// that there were are told

@@ -1,27 +1,31 @@
 //! `lodge.v1.SandboxService`: translates, and decides nothing.
 
 use lodge_proto::v1 as wire;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 pub use messages::{resume_from, sandbox_ref};
 
 use crate::error::{Error, Result};
+use crate::sandbox::Handle;
 use crate::sandbox::id::Tenant;
 use crate::service::Service;
-use messages::{acquire_from, to_wire};
-use pages::{page_after, page_size, page_token};
+use messages::{acquire_from, filter_from, to_wire};
+use pages::{page_after, page_of, page_size};
 
 mod messages;
 mod pages;
+mod stats;
+mod watching;
 
 /// `lodge.v1.SandboxService`.
 #[derive(Clone)]
-pub struct SandboxServer<S>(S);
+pub struct SandboxServer<S>(S, watch::Receiver<()>);
 
 impl<S: Service> SandboxServer<S> {
-    /// Serves `service`.
-    pub fn new(service: S) -> Self {
-        Self(service)
+    /// Serves `service` until `draining` has no sender left: watchers are told then that the daemon ends.
+    pub fn new(service: S, draining: watch::Receiver<()>) -> Self {
+        Self(service, draining)
     }
 }
 
@@ -56,19 +60,12 @@ impl<S: Service> wire::sandbox_service_server::SandboxService for SandboxServer<
         let request = request.into_inner();
         let size = page_size(request.page_size)?;
         let after = page_after(&request.page_token)?;
+        let filter = filter_from(request.labels, &request.states)?;
         // One more than asked for tells whether there is another page.
-        let mut views = self.0.list(&Tenant::default(), after.as_ref(), size + 1)?;
-        let more = views.len() > size;
-        views.truncate(size);
-        let next_page_token = match views.last() {
-            Some(last) if more => page_token(&last.identity),
-            _ => String::new(),
-        };
-        let sandboxes = views.into_iter().map(to_wire).collect();
-        Ok(Response::new(wire::ListSandboxesResponse {
-            sandboxes,
-            next_page_token,
-        }))
+        let found = self
+            .0
+            .list(&Tenant::default(), &filter, after.as_ref(), size + 1)?;
+        Ok(Response::new(page_of(found.iter().map(Handle::view), size)))
     }
 
     async fn start(
@@ -121,20 +118,24 @@ impl<S: Service> wire::sandbox_service_server::SandboxService for SandboxServer<
         Err(not_yet("Resume").into())
     }
 
-    type WatchStream = tokio_stream::Empty<Result<wire::SandboxEvent, Status>>;
+    type WatchStream = watching::Events;
 
     async fn watch(
         &self,
-        _request: Request<wire::WatchSandboxesRequest>,
+        request: Request<wire::WatchSandboxesRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        Err(not_yet("Watch").into())
+        let watching = watching::watching_from(request.into_inner())?;
+        let watch = self.0.watch(&Tenant::default(), watching)?;
+        Ok(Response::new(watching::Events::new(watch, self.1.clone())))
     }
 
     async fn stats(
         &self,
-        _request: Request<wire::SandboxStatsRequest>,
+        request: Request<wire::SandboxStatsRequest>,
     ) -> Result<Response<wire::SandboxStats>, Status> {
-        Err(not_yet("Stats").into())
+        let sandbox = sandbox_ref(request.into_inner().sandbox)?;
+        let stats = self.0.stats(&Tenant::default(), &sandbox).await?;
+        Ok(Response::new(stats::stats_to_wire(stats)))
     }
 }
 

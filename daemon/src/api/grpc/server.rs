@@ -72,13 +72,14 @@ pub async fn serve<S: Service>(
         .register_encoded_file_descriptor_set(wire::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
+    let (draining, drained) = watch::channel(());
     let router = bounded()
         .layer(CatchPanics)
         .add_service(health_service)
         .add_service(reflection)
         .add_service(sized!(
             SandboxServiceServer,
-            SandboxServer::new(service.clone())
+            SandboxServer::new(service.clone(), drained.clone())
         ))
         .add_service(sized!(ExecServiceServer, ExecServer::new(service.clone())))
         .add_service(sized!(
@@ -86,7 +87,6 @@ pub async fn serve<S: Service>(
             ImageServer::new(service.clone())
         ))
         .add_service(sized!(NodeServiceServer, NodeServer::new(service)));
-    let (draining, drained) = watch::channel(());
     let stopping = async {
         stop.await;
         health

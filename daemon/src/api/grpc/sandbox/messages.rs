@@ -10,8 +10,9 @@ use crate::image::ImageRef;
 use crate::sandbox::handle::View;
 use crate::sandbox::id::{SandboxId, SandboxName};
 use crate::sandbox::limits::{Enforcement, LimitStatus, RequestedLimits, Shortfall};
+use crate::sandbox::spec::check_labels;
 use crate::sandbox::state::State;
-use crate::sandbox::{Acquire, Resume, SandboxRef};
+use crate::sandbox::{Acquire, Filter, Resume, SandboxRef};
 
 /// The sandbox that a request names.
 pub fn sandbox_ref(sandbox: Option<wire::SandboxRef>) -> Result<SandboxRef> {
@@ -59,6 +60,32 @@ pub(super) fn acquire_from(request: wire::AcquireRequest) -> Result<Acquire> {
     })
 }
 
+/// Which sandboxes a listing is about.
+pub(super) fn filter_from(labels: HashMap<String, String>, states: &[i32]) -> Result<Filter> {
+    let labels = sorted(labels);
+    check_labels(&labels)?;
+    let states = states.iter().map(|state| state_from(*state));
+    Ok(Filter {
+        labels,
+        states: states.collect::<Result<_>>()?,
+    })
+}
+
+fn state_from(state: i32) -> Result<State> {
+    match wire::SandboxState::try_from(state) {
+        Ok(wire::SandboxState::Creating) => Ok(State::Creating),
+        Ok(wire::SandboxState::Running) => Ok(State::Running),
+        Ok(wire::SandboxState::Frozen) => Ok(State::Frozen),
+        Ok(wire::SandboxState::Stopped) => Ok(State::Stopped),
+        Ok(wire::SandboxState::Damaged) => Ok(State::Damaged),
+        Ok(wire::SandboxState::Deleting) => Ok(State::Deleting),
+        Ok(wire::SandboxState::Unspecified) | Err(_) => Err(Error::invalid(
+            "INVALID_STATE",
+            format!("states has {state}, which is no state of a sandbox"),
+        )),
+    }
+}
+
 fn limits_from(limits: wire::Limits) -> RequestedLimits {
     RequestedLimits {
         memory_bytes: limits.memory_bytes,
@@ -96,7 +123,7 @@ pub(super) fn to_wire(view: View) -> wire::Sandbox {
     }
 }
 
-fn state_to_wire(state: State) -> wire::SandboxState {
+pub(super) fn state_to_wire(state: State) -> wire::SandboxState {
     match state {
         State::Creating => wire::SandboxState::Creating,
         State::Running => wire::SandboxState::Running,

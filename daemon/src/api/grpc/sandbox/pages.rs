@@ -1,13 +1,19 @@
 //! Pages of a listing: their size, and the token that begins the next one.
 
+use lodge_proto::v1 as wire;
+use prost::Message as _;
+
+use super::messages::to_wire;
 use crate::error::{Error, Result};
-use crate::sandbox::handle::Identity;
+use crate::sandbox::handle::{Identity, View};
 use crate::sandbox::id::{SandboxId, SandboxName, Tenant};
 
 /// Sandboxes on a page if the caller does not say.
 const PAGE_DEFAULT: i32 = 100;
 /// Sandboxes on a page at most.
 const PAGE_MAX: i32 = 1000;
+/// Bytes of a page, but for its last sandbox; a message may have twice as many.
+const PAGE_BYTES: usize = 8 << 20;
 
 pub(super) fn page_size(asked: i32) -> Result<usize> {
     match asked {
@@ -20,8 +26,29 @@ pub(super) fn page_size(asked: i32) -> Result<usize> {
     }
 }
 
+/// The page of `views`, which has one more than `size` where more follow. Ends earlier where it would become too large
+/// for one message.
+pub(super) fn page_of(
+    views: impl IntoIterator<Item = View>,
+    size: usize,
+) -> wire::ListSandboxesResponse {
+    let mut page = wire::ListSandboxesResponse::default();
+    let (mut bytes, mut last) = (0, None);
+    for view in views {
+        if page.sandboxes.len() == size || bytes > PAGE_BYTES {
+            page.next_page_token = last.as_ref().map(page_token).unwrap_or_default();
+            break;
+        }
+        last = Some(view.identity.clone());
+        let sandbox = to_wire(view);
+        bytes += sandbox.encoded_len();
+        page.sandboxes.push(sandbox);
+    }
+    page
+}
+
 /// The last sandbox of the page before: `<id>:<name>`. A forged one only begins the next page elsewhere.
-pub(super) fn page_token(last: &Identity) -> String {
+fn page_token(last: &Identity) -> String {
     format!("{}:{}", last.id, last.name)
 }
 
@@ -63,6 +90,48 @@ mod tests {
         for forged in [":", "x", "../../etc:passwd", "aaaaaaaaaaaaaaaaaaaa:-rf"] {
             assert!(page_after(forged).is_err(), "{forged:?} was accepted");
         }
+    }
+
+    fn view(name: &str, env_bytes: usize) -> View {
+        let identity = Identity {
+            id: SandboxId::random(),
+            tenant: Tenant::default(),
+            name: SandboxName::parse(name).expect("valid"),
+        };
+        View {
+            env: [("X".to_owned(), "x".repeat(env_bytes))].into(),
+            ..View::nothing(identity)
+        }
+    }
+
+    #[test]
+    fn a_page_has_a_token_only_where_more_follow() {
+        let page = page_of([view("a", 0), view("b", 0)], 2);
+        assert_eq!(
+            (page.sandboxes.len(), page.next_page_token.as_str()),
+            (2, "")
+        );
+        let page = page_of([view("a", 0), view("b", 0), view("c", 0)], 2);
+        assert_eq!(page.sandboxes.len(), 2);
+        let after = page_after(&page.next_page_token).expect("own token");
+        assert_eq!(after.expect("one").name.as_str(), "b");
+    }
+
+    /// ATTACKS A17: a thousand sandboxes with as many variables as they may have are 256 MiB. A page ends earlier, has at
+    /// least one, and no more than the message can hold; sandboxes that do not fit are not even looked at.
+    #[test]
+    fn attack_a17_a_page_of_large_sandboxes_ends_where_a_message_does() {
+        let looked_at = std::cell::Cell::new(0);
+        let views = (0..1000).map(|number| {
+            looked_at.set(looked_at.get() + 1);
+            view(&format!("s{number}"), 256 << 10)
+        });
+        let page = page_of(views, 1000);
+        assert!(page.encoded_len() < 9 << 20, "{}", page.encoded_len());
+        assert!((30..=33).contains(&page.sandboxes.len()));
+        assert!(!page.next_page_token.is_empty());
+        assert_eq!(looked_at.get(), page.sandboxes.len() + 1);
+        assert_eq!(page_of([view("a", 16 << 20)], 1000).sandboxes.len(), 1);
     }
 
     #[test]

@@ -1,0 +1,135 @@
+//! What a sandbox uses now. Wakes nothing, and is no activity. A figure that cannot be had is absent, never a guess.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lodge_kernel::cgroup::SandboxUsage;
+
+use super::Handle;
+use super::live::Live;
+use super::state::State;
+use crate::error::{Error, Result};
+
+/// Ticks per second in what the kernel tells of processes: 100 on every Linux, whatever its own clock does.
+const TICKS_PER_SECOND: u64 = 100;
+/// Bytes of a block, as `stat` counts them.
+const BLOCK_BYTES: u64 = 512;
+
+/// What a sandbox uses.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    /// What it is doing.
+    pub state: State,
+    /// By the kernel's counters; all absent where it is not started.
+    pub usage: SandboxUsage,
+    /// Live runs.
+    pub live_runs: u32,
+    /// Streams of runs that are open.
+    pub open_streams: u32,
+    /// Ended runs that are still known.
+    pub kept_runs: u32,
+    /// Bytes on disk of the logs of all its runs.
+    pub log_bytes: u64,
+    /// Since its last start.
+    pub uptime: Option<Duration>,
+}
+
+/// What `sandbox` uses, whose runs have their logs in `runs_dir`.
+pub async fn stats(sandbox: &Handle, runs_dir: PathBuf) -> Result<Stats> {
+    let live = sandbox.live_now();
+    // Reads the kernel's files and walks the logs: not for a thread that serves others.
+    let read = move || {
+        let (usage, uptime) = live.as_ref().map(of_live).unwrap_or_default();
+        (usage, uptime, bytes_on_disk(&runs_dir))
+    };
+    let (usage, uptime, log_bytes) = tokio::task::spawn_blocking(read)
+        .await
+        .map_err(|error| Error::internal("INTERNAL", "reading the figures failed", error))?;
+    let view = sandbox.view();
+    Ok(Stats {
+        state: view.state,
+        usage,
+        live_runs: view.live_runs,
+        open_streams: view.open_streams,
+        kept_runs: u32::try_from(sandbox.runs().kept_count()).unwrap_or(u32::MAX),
+        log_bytes,
+        uptime,
+    })
+}
+
+fn of_live(live: &Live) -> (SandboxUsage, Option<Duration>) {
+    let cgroup = Arc::clone(&live.cgroup);
+    (cgroup.usage(), age(live.holder.pid()))
+}
+
+/// How long a process has lived, by the clock that no change of the time of day moves.
+fn age(pid: i32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let seconds: f64 = uptime.split(' ').next()?.parse().ok()?;
+    let up = Duration::try_from_secs_f64(seconds).ok()?;
+    up.checked_sub(started_after(&stat)?)
+}
+
+/// When a process was started, from the host's start on: field 22 of its `stat`. Its name, which is in brackets, may have
+/// blanks and brackets.
+fn started_after(stat: &str) -> Option<Duration> {
+    const FIELDS_BETWEEN_NAME_AND_START: usize = 19;
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let ticks: u64 = after_name
+        .split(' ')
+        .nth(FIELDS_BETWEEN_NAME_AND_START)?
+        .parse()
+        .ok()?;
+    Some(Duration::from_millis(ticks * (1000 / TICKS_PER_SECOND)))
+}
+
+/// What the files of all runs take. A hole takes nothing, and a file that goes meanwhile neither.
+fn bytes_on_disk(runs_dir: &Path) -> u64 {
+    let runs = entries(runs_dir).filter(|run| run.file_type().is_ok_and(|kind| kind.is_dir()));
+    let files = runs.flat_map(|run| entries(&run.path()));
+    let blocks = files.filter_map(|file| Some(file.metadata().ok()?.blocks()));
+    blocks.sum::<u64>() * BLOCK_BYTES
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
+    fs::read_dir(dir).into_iter().flatten().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_of_a_process_is_found_behind_any_name() {
+        let rest = "S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        for name in ["(lodged)", "(a b) (c)", "()", "() 1 2 3)"] {
+            let stat = format!("77 {name} {rest}");
+            assert_eq!(started_after(&stat), Some(Duration::from_millis(123_450)));
+        }
+        assert_eq!(started_after("77 (x"), None);
+    }
+
+    #[test]
+    fn our_own_age_is_known_and_that_of_nobody_is_not() {
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        assert!(age(own).is_some_and(|age| age < Duration::from_secs(86_400)));
+        assert_eq!(age(i32::MAX), None);
+    }
+
+    #[test]
+    fn logs_count_with_what_they_take_and_holes_do_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let run = dir.path().join("run");
+        fs::create_dir(&run).expect("a run");
+        fs::write(run.join("stdout"), vec![b'x'; 64 << 10]).expect("a log");
+        let sparse = fs::File::create(run.join("stderr")).expect("a log");
+        sparse.set_len(1 << 30).expect("a hole");
+        let bytes = bytes_on_disk(dir.path());
+        assert!((64 << 10..1 << 20).contains(&bytes), "{bytes}");
+        assert_eq!(bytes_on_disk(&dir.path().join("none")), 0);
+    }
+}
