@@ -40,6 +40,7 @@ pub struct Error {
     reason: &'static str,
     message: String,
     hint: String,
+    details: Vec<(&'static str, String)>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -54,6 +55,7 @@ impl Error {
             reason,
             message: message.into(),
             hint: String::new(),
+            details: Vec::new(),
             source: None,
         }
     }
@@ -76,6 +78,13 @@ impl Error {
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
+        self
+    }
+
+    /// Adds a figure that a program may act on.
+    #[must_use]
+    pub fn detail(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.details.push((key, value.into()));
         self
     }
 
@@ -102,6 +111,7 @@ impl Error {
             reason: self.reason,
             message: self.message.clone(),
             hint: self.hint.clone(),
+            details: self.details.clone(),
             source: None,
         }
     }
@@ -119,6 +129,11 @@ impl Error {
     /// The message with all causes, for the log. May name paths of the host.
     pub fn chain(&self) -> Chain<'_> {
         chain(self)
+    }
+
+    /// Figures that a program may act on, by name.
+    pub fn details(&self) -> &[(&'static str, String)] {
+        &self.details
     }
 
     /// How to mend it; empty if there is nothing to say.

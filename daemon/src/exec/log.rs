@@ -24,9 +24,11 @@ use tokio::sync::{Notify, Semaphore};
 use crate::fault;
 
 mod follower;
+mod part;
 mod pin;
 
 pub use follower::{Follower, Headroom};
+pub use part::{Part, Tail, read_from, read_tail};
 pub use pin::Pin;
 
 /// Which stream of a run.
@@ -120,6 +122,8 @@ struct State {
     hole: Range<u64>,
     /// From here on nothing was stored.
     lost: Option<Lost>,
+    /// Its length when its command had ended: what followed is of survivors.
+    end_of_command: Option<u64>,
     /// No byte will follow.
     sealed: bool,
     /// Open from the first byte until the log is sealed and no longer pinned.
@@ -179,6 +183,19 @@ impl StreamLog {
         self.len() == 0
     }
 
+    /// Notes that the command has ended: what follows is of survivors. Says how many bytes there were until now.
+    pub(super) fn command_ended(&self) -> u64 {
+        let mut state = self.lock();
+        let len = state.len;
+        *state.end_of_command.get_or_insert(len)
+    }
+
+    /// Its length when its command had ended; `None` before that. Whoever asks after a read knows which of the bytes that
+    /// it got are the command's.
+    pub(super) fn end_of_command(&self) -> Option<u64> {
+        self.lock().end_of_command
+    }
+
     /// Whether no byte will follow.
     pub fn is_sealed(&self) -> bool {
         self.lock().sealed
@@ -218,6 +235,15 @@ impl StreamLog {
         let into = &mut [IoSliceMut::new(&mut bytes)];
         let read = preadv2(&file, into, offset, ReadWriteFlags::NOWAIT);
         (read.ok()? == want).then(|| self.still_there(offset, bytes))
+    }
+
+    /// As [`StreamLog::read`], on a thread that may block.
+    pub(super) fn read_here(&self, offset: u64, limit: usize) -> io::Result<Piece> {
+        let want = match self.lock().piece_at(offset, limit) {
+            Ok(want) => want,
+            Err(piece) => return Ok(piece),
+        };
+        self.read_blocking(offset, want)
     }
 
     /// Reads exactly `want` bytes that [`State::piece_at`] found. Blocks.

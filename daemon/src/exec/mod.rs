@@ -37,6 +37,8 @@ pub mod stdin;
 
 /// The processes of a sandbox.
 pub mod ps;
+/// Searching a run's log for lines.
+pub mod search;
 /// A run as a sequence of events.
 pub mod stream;
 /// Output cut to a budget, for a result.

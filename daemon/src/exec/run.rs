@@ -126,6 +126,22 @@ impl Run {
         }
     }
 
+    /// Where its output ends: by its result, or where it is now while its command lives.
+    pub fn output_end(&self, stream: Stream) -> u64 {
+        self.result_end(stream)
+            .unwrap_or_else(|| self.log(stream).len())
+    }
+
+    /// Where its output ends by its result; `None` while its command lives.
+    pub(super) fn result_end(&self, stream: Stream) -> Option<u64> {
+        match (self.0.outcome.get(), stream) {
+            (Some(Outcome::Ended(result)), Stream::Stdout) => Some(result.stdout_bytes),
+            (Some(Outcome::Ended(result)), Stream::Stderr) => Some(result.stderr_bytes),
+            // The result may not be told yet and its count be fixed already.
+            _ => self.log(stream).end_of_command(),
+        }
+    }
+
     /// Waits for its end. An error means that it was never started.
     pub async fn end(&self) -> Result<Arc<RunResult>> {
         match self.0.outcome.wait().await {

@@ -250,8 +250,8 @@ fn outcome(run: &Run, end: RunEnd, group: &Group, pids: &PidsLimit, started: Ins
         peak_memory: usage.peak_memory,
         oom_kills: usage.oom_kills,
         message: notes.join("; "),
-        stdout_bytes: stdout.len(),
-        stderr_bytes: stderr.len(),
+        stdout_bytes: stdout.command_ended(),
+        stderr_bytes: stderr.command_ended(),
     }))
 }
 

@@ -28,6 +28,8 @@ pub fn status(error: &Error) -> Status {
     if !error.hint_text().is_empty() {
         metadata.insert(HINT.to_owned(), error.hint_text().to_owned());
     }
+    let figures = error.details().iter();
+    metadata.extend(figures.map(|(key, value)| ((*key).to_owned(), value.clone())));
     let details = ErrorDetails::with_error_info(error.reason(), DOMAIN, metadata);
     Status::with_error_details(code, error.to_string(), details)
 }

@@ -126,6 +126,24 @@ pub(super) fn started(run: &RunId) -> wire::RunEvent {
     }
 }
 
+/// The first event of an `Attach`.
+pub(super) fn attached(run: &RunId) -> wire::RunEvent {
+    let started = wire::Started {
+        run_id: run.to_string(),
+        attached: true,
+    };
+    wire::RunEvent {
+        event: Some(wire::run_event::Event::Started(started)),
+    }
+}
+
+/// The event of a `Start` that all of its input has come to the command.
+pub(super) fn stdin_taken() -> wire::RunEvent {
+    wire::RunEvent {
+        event: Some(wire::run_event::Event::StdinTaken(wire::StdinTaken {})),
+    }
+}
+
 /// An event of a `Start`.
 pub(super) fn event(event: Event) -> wire::RunEvent {
     let event = match event {
@@ -162,7 +180,7 @@ pub(super) fn process(process: Process) -> wire::Process {
     }
 }
 
-fn stream_to_wire(stream: Stream) -> i32 {
+pub(super) fn stream_to_wire(stream: Stream) -> i32 {
     match stream {
         Stream::Stdout => wire::Stream::Stdout.into(),
         Stream::Stderr => wire::Stream::Stderr.into(),

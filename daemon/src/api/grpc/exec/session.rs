@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::exec::Started;
 use crate::exec::run::Run;
 use crate::exec::stdin::{StdinPipe, Taken};
-use crate::exec::stream::{Event, Events};
+use crate::exec::stream::{Event, Events, Place};
 
 /// What becomes of a run whose caller goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,7 @@ pub(super) fn serve(
     started: Started,
     requests: Streaming<wire::StartRequest>,
     on_disconnect: OnDisconnect,
+    place: Place,
 ) -> impl Stream<Item = Result<wire::RunEvent, Status>> + Send + 'static {
     // The followers below pin the logs themselves.
     let Started {
@@ -60,7 +61,7 @@ pub(super) fn serve(
     } = started;
     let session = Session {
         // Before anything else: what the run writes from now on waits for this reader.
-        events: Events::of(run.clone()),
+        events: Events::of(run.clone(), place),
         caller: Departure::watch(run.clone(), on_disconnect),
         // A task of its own: a caller who does not read yet may write.
         input: Some(AbortOnDropHandle::new(tokio::spawn(listen(
@@ -76,7 +77,15 @@ struct Session {
     events: Events,
     caller: Departure,
     /// `None` once the caller has said all.
-    input: Option<AbortOnDropHandle<Result<(), Status>>>,
+    input: Option<AbortOnDropHandle<Result<Said, Status>>>,
+}
+
+/// What a caller had to say until the end of their requests.
+enum Said {
+    /// Nothing: standard input was not theirs to write.
+    Nothing,
+    /// All of standard input, which the command has or will not take.
+    Input,
 }
 
 impl Session {
@@ -85,8 +94,9 @@ impl Session {
         loop {
             let event = tokio::select! {
                 biased;
-                fault = said(&mut self.input) => match fault {
-                    Ok(()) => continue,
+                said = said(&mut self.input) => match said {
+                    Ok(Said::Nothing) => continue,
+                    Ok(Said::Input) => return Some((Ok(messages::stdin_taken()), Some(self))),
                     Err(fault) => return Some((Err(fault), None)),
                 },
                 event = self.events.next() => event,
@@ -104,21 +114,25 @@ impl Session {
 }
 
 /// Waits until the caller has said all or broken the rules; for ever if that was told already.
-async fn said(input: &mut Option<AbortOnDropHandle<Result<(), Status>>>) -> Result<(), Status> {
+async fn said(input: &mut Option<AbortOnDropHandle<Result<Said, Status>>>) -> Result<Said, Status> {
     let Some(listening) = input else {
         return std::future::pending().await;
     };
     let said = listening.await;
     *input = None;
     // It is aborted with the session only, and a panic in it must not end the output.
-    said.unwrap_or(Ok(()))
+    said.unwrap_or(Ok(Said::Nothing))
 }
 
 /// Passes standard input on until the caller ends it. Ends with an error if the caller breaks the rules, or goes.
 async fn listen(
     mut requests: Streaming<wire::StartRequest>,
     mut stdin: Option<StdinPipe>,
-) -> Result<(), Status> {
+) -> Result<Said, Status> {
+    let said = match stdin {
+        Some(_) => Said::Input,
+        None => Said::Nothing,
+    };
     let mut ended = false;
     while let Some(request) = requests.message().await? {
         match messages::input_from(request)? {
@@ -145,5 +159,5 @@ async fn listen(
             },
         }
     }
-    Ok(())
+    Ok(said)
 }
