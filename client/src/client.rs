@@ -16,6 +16,7 @@ use crate::image::Images;
 use crate::info::SandboxInfo;
 use crate::list::List;
 use crate::node::{DoctorReport, NodeInfo};
+use crate::reconnect::RECONNECT_WITHIN;
 use crate::sandbox::{Sandbox, SandboxRef};
 use crate::watch::Watch;
 use crate::wire::{CALL_DEADLINE, answer};
@@ -31,6 +32,8 @@ const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 pub struct Client {
     channel: Channel,
     deadline_margin: Duration,
+    /// How long a broken connection is tried anew.
+    pub(crate) reconnect: Duration,
 }
 
 impl Client {
@@ -43,6 +46,7 @@ impl Client {
         Ok(Self {
             channel,
             deadline_margin: DEADLINE_MARGIN,
+            reconnect: RECONNECT_WITHIN,
         })
     }
 
@@ -61,6 +65,14 @@ impl Client {
     #[must_use]
     pub fn deadline_margin(mut self, margin: Duration) -> Self {
         self.deadline_margin = margin;
+        self
+    }
+
+    /// Changes for how long runs and their streams try to go on after the connection broke (30 s): long enough for a
+    /// restart of the daemon. Zero: not at all.
+    #[must_use]
+    pub fn reconnect_within(mut self, limit: Duration) -> Self {
+        self.reconnect = limit;
         self
     }
 

@@ -14,9 +14,9 @@ pub const ENDPOINT_VARIABLE: &str = "LODGE_ENDPOINT";
 
 /// How long connecting may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
-/// While a call is open a ping goes out this often, so that middleboxes see a quiet command as alive. Below the 30 s
-/// after which the most impatient proxies cut, above what servers count as a flood.
-const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// While a call is open a ping goes out this often, so that middleboxes see a quiet command as alive. Below the 5 s after
+/// which the most impatient proxies cut, with room for a busy machine.
+const PING_INTERVAL: Duration = Duration::from_secs(3);
 /// A ping that is not answered within this ends the connection.
 const PING_DEADLINE: Duration = Duration::from_secs(20);
 /// Bytes in flight per stream; enough to keep a local pipe full.

@@ -57,6 +57,13 @@ pub enum Error {
         /// The time that was waited.
         after: Duration,
     },
+    /// The connection broke before the command had all of its standard input. What was not there yet is lost: the
+    /// command finds the end of its input too early, and goes on. End it and run it again.
+    #[error("the connection broke before the command had all of its standard input")]
+    InputCut {
+        /// How it broke.
+        source: Box<Error>,
+    },
     /// A stream ended without its last event, so what became of the run or import is not known.
     #[error("the stream ended early: {missing} is missing")]
     StreamCut {
@@ -93,6 +100,9 @@ impl Error {
         match self {
             Self::Api(error) => Some(error.hint.as_str()).filter(|hint| !hint.is_empty()),
             Self::Connect { source, .. } => Some(connect_hint(source)),
+            Self::InputCut { .. } => Some(
+                "the command goes on with the input that it got: end it with `lodge kill`, then run it again",
+            ),
             Self::Endpoint { .. } => Some("give unix:///path/to/lodged.sock or http://host:port"),
             _ => None,
         }

@@ -40,11 +40,13 @@
 //! ```
 //!
 //! Every call needs a tokio runtime. Handles ([`Client`], [`Sandbox`]) are cheap to clone and share one connection,
-//! which is made again by itself after the daemon was restarted.
+//! which is made again by itself after the daemon was restarted. So a run and its stream outlive a restart of the daemon: they
+//! go on where they were, with no byte lost or doubled; what cannot go on is an error, never a success.
 #![forbid(unsafe_code)]
 
 mod endpoint; // where a daemon listens, and connecting to it
 mod error; // what can go wrong with a call
+mod reconnect; // going on after the connection broke
 mod wire; // times, durations and deadlines on their way to and from the wire
 
 mod client; // the connection, and calls that concern no one sandbox
@@ -69,10 +71,15 @@ mod collect; // cutting a stream to the budget here
 mod outcome; // how a run ended, with its output
 mod stream; // a run as it happens
 
+mod attach; // getting back to a run
+mod logs; // parts of a run's log
+mod runs; // the runs of a sandbox
+
 mod image; // importing, listing and removing images
 mod node; // the daemon and its host
 
 pub use acquire::{Acquire, Acquired};
+pub use attach::Attach;
 pub use capture::{Captured, Text};
 pub use client::Client;
 pub use endpoint::{DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
@@ -82,11 +89,13 @@ pub use image::{Image, Images, Import, Progress};
 pub use info::{Enforcement, LimitStatus, SandboxInfo, SandboxState};
 pub use limits::Limits;
 pub use list::List;
+pub use logs::{LogLine, LogMatches, LogPart, Search};
 pub use node::{Check, CheckStatus, DoctorReport, NodeInfo};
 pub use outcome::{EndReason, Outcome, Output};
 pub use process::Process;
 pub use run::Run;
-pub use sandbox::{LogPart, Paused, Sandbox, SandboxRef};
+pub use runs::{LogExtent, RunFilter, RunInfo};
+pub use sandbox::{Paused, Sandbox, SandboxRef};
 pub use secret::Secret;
 pub use stats::SandboxStats;
 pub use stream::{Event, RunStream, StdStream};

@@ -1,7 +1,8 @@
 //! A command on its way: what to run, and how.
 //!
 //! Awaited, it is one unary call, unless its standard input is a reader or too large for one message: then it is a
-//! streaming call whose output is cut to the same budget here.
+//! streaming call whose output is cut to the same budget here. Every call has a name of its own, its request id: where the
+//! connection breaks it is made again, and the command runs once all the same.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -15,16 +16,18 @@ use pb::run_spec::Command;
 use pb::start_request::Message;
 use tokio::io::AsyncRead;
 
+use crate::attach::Origin;
 use crate::client::Client;
 use crate::collect::DEFAULT_OUTPUT_BYTES;
 use crate::error::{Error, Result};
 use crate::idle::ResumeMode;
 use crate::outcome::Output;
+use crate::reconnect::Tries;
 use crate::sandbox::SandboxRef;
 use crate::secret::Secret;
-use crate::stream::RunStream;
+use crate::stream::{Begun, Have, Input, RunStream};
 use crate::upload::{Reader, Upload};
-use crate::wire::{answer, within};
+use crate::wire::within;
 
 /// Standard input up to this goes in one message with the command; a message may have 16 MiB, a script 8 MiB.
 const INLINE_STDIN_BYTES: usize = 4 << 20;
@@ -43,11 +46,19 @@ pub struct Run {
     max_output: Option<u64>,
     cancel_on_disconnect: bool,
     resume: ResumeMode,
+    request_id: Option<String>,
 }
 
 enum Stdin {
     Bytes(Bytes),
     Reader(Reader),
+}
+
+/// Whether standard input follows the first message.
+#[derive(PartialEq, Eq)]
+enum StdinOpen {
+    No,
+    Yes,
 }
 
 impl Run {
@@ -73,6 +84,7 @@ impl Run {
             max_output: None,
             cancel_on_disconnect: false,
             resume: ResumeMode::default(),
+            request_id: None,
         }
     }
 
@@ -145,9 +157,18 @@ impl Run {
         self
     }
 
-    /// Ends the run if this client goes away: its future or stream is dropped, or the connection breaks.
+    /// Ends the run if this client goes away: its future or stream is dropped, or the connection breaks. (Not if it is the
+    /// daemon that goes: then the run goes on, and a stream attaches to it again, but no longer ends it when dropped.)
     pub fn cancel_on_disconnect(mut self) -> Self {
         self.cancel_on_disconnect = true;
+        self
+    }
+
+    /// The caller's own name for this call, 1 to 128 bytes. A second call with the same one in the same sandbox starts
+    /// nothing and gets the first one's run; one with another command is refused. Without it each call has a random one,
+    /// so that it can be sent again when the connection breaks.
+    pub fn request_id(mut self, id: impl Into<String>) -> Self {
+        self.request_id = Some(id.into());
         self
     }
 
@@ -156,35 +177,50 @@ impl Run {
     /// # Errors
     /// [`Error::Api`] if the run was refused, so that nothing ran; those of the connection.
     pub async fn stream(mut self) -> Result<RunStream> {
-        let reader = self.take_reader();
-        let spec = pb::StartSpec {
-            run: Some(self.spec()?),
-            open_stdin: reader.is_some(),
-        };
-        let first = pb::StartRequest {
-            message: Some(Message::Spec(spec)),
-        };
-        let (upload, mut failure) = Upload::new(first, reader, |bytes| pb::StartRequest {
-            message: Some(Message::Stdin(bytes)),
-        });
+        self.name_it()?;
         let deadline = self.deadline();
-        let mut service = self.client.exec();
-        let started = failure.or_response(service.start(upload));
-        let events = within(deadline, started).await?;
-        Ok(RunStream::new(events, failure, deadline))
+        let stream = match self.take_reader() {
+            Some(reader) => {
+                let starting = start_with(self.origin(), self.spec()?, reader);
+                within(deadline, starting).await?
+            }
+            None => {
+                let (client, spec) = (&self.client, self.spec()?);
+                let mut tries = Tries::new(client.reconnect);
+                let starting = tries.answer(|| start(client, spec.clone()));
+                let begun = within(deadline, starting).await?;
+                RunStream::new(self.origin(), begun, Have::default())
+            }
+        };
+        Ok(stream.with_patience(deadline))
     }
 
-    async fn output(self) -> Result<Output> {
+    async fn output(mut self) -> Result<Output> {
         let inline = matches!(&self.stdin, Stdin::Bytes(b) if b.len() <= INLINE_STDIN_BYTES);
         if !inline {
             let budget = self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES);
             return self.stream().await?.collect(budget).await;
         }
-        let request = pb::RunRequest {
-            spec: Some(self.spec()?),
-        };
-        let response = answer(self.deadline(), self.client.exec().run(request)).await?;
-        Output::from_wire(response)
+        self.name_it()?;
+        let (client, spec) = (&self.client, self.spec()?);
+        let mut tries = Tries::new(client.reconnect);
+        let running = tries.answer(|| run(client, spec.clone()));
+        Output::from_wire(within(self.deadline(), running).await?)
+    }
+
+    /// Gives the call a name, so that it can be made twice and runs once.
+    fn name_it(&mut self) -> Result<()> {
+        if self.request_id.is_none() {
+            self.request_id = Some(random_id()?);
+        }
+        Ok(())
+    }
+
+    fn origin(&self) -> Origin {
+        Origin {
+            client: self.client.clone(),
+            sandbox: self.sandbox.clone(),
+        }
     }
 
     /// What has to be sent after the first message.
@@ -229,6 +265,7 @@ impl Run {
             max_output_bytes: self.max_output.map(output_on_wire).transpose()?,
             cancel_on_disconnect: self.cancel_on_disconnect,
             resume: self.resume.to_wire(),
+            request_id: self.request_id.clone().unwrap_or_default(),
             ..Default::default()
         })
     }
@@ -237,6 +274,55 @@ impl Run {
         let timeout = self.timeout.filter(|timeout| !timeout.is_zero())?;
         Some(self.client.run_deadline(timeout))
     }
+}
+
+/// One call for the result.
+async fn run(client: &Client, spec: pb::RunSpec) -> Result<pb::RunResponse> {
+    let request = pb::RunRequest { spec: Some(spec) };
+    Ok(client.exec().run(request).await?.into_inner())
+}
+
+/// One call for the events, without input.
+async fn start(client: &Client, spec: pb::RunSpec) -> Result<Begun> {
+    let (upload, _) = Upload::new(first_message(spec, StdinOpen::No), None, input);
+    Begun::from_wire(client.exec().start(upload).await?.into_inner()).await
+}
+
+/// The same with input. It cannot be made twice: a reader is read once.
+async fn start_with(origin: Origin, spec: pb::RunSpec, reader: Reader) -> Result<RunStream> {
+    let first = first_message(spec, StdinOpen::Yes);
+    let (upload, mut failure) = Upload::new(first, Some(reader), input);
+    let mut service = origin.client.exec();
+    let begin = async { Begun::from_wire(service.start(upload).await?.into_inner()).await };
+    let begun = failure.or(begin).await?;
+    let stream = RunStream::new(origin, begun, Have::default());
+    Ok(stream.with_input(failure, Input::OnItsWay))
+}
+
+fn first_message(run: pb::RunSpec, stdin: StdinOpen) -> pb::StartRequest {
+    let spec = pb::StartSpec {
+        run: Some(run),
+        open_stdin: stdin == StdinOpen::Yes,
+    };
+    pb::StartRequest {
+        message: Some(Message::Spec(spec)),
+    }
+}
+
+fn input(bytes: Bytes) -> pb::StartRequest {
+    pb::StartRequest {
+        message: Some(Message::Stdin(bytes)),
+    }
+}
+
+/// 128 random bits.
+fn random_id() -> Result<String> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|_| Error::Argument {
+        what: "request id",
+        problem: "the operating system gave no random bytes for it",
+    })?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bits)))
 }
 
 fn timeout_on_wire(timeout: Duration) -> Result<prost_types::Duration> {

@@ -1,15 +1,14 @@
 //! The handle of one sandbox.
 
-use bytes::Bytes;
 use lodge_proto::v1 as pb;
 
+use crate::attach::Origin;
 use crate::client::Client;
 use crate::error::Result;
 use crate::info::SandboxInfo;
 use crate::process::Process;
 use crate::run::Run;
 use crate::stats::SandboxStats;
-use crate::stream::StdStream;
 use crate::update::Update;
 use crate::wire::{CALL_DEADLINE, answer, present};
 
@@ -53,18 +52,6 @@ impl SandboxRef {
 pub struct Sandbox {
     client: Client,
     reference: SandboxRef,
-}
-
-/// A part of a run's log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogPart {
-    /// Bytes of the stream before `data`; more than was asked for where the log has a gap there.
-    pub offset: u64,
-    /// The bytes.
-    pub data: Bytes,
-    /// Bytes that the stream has so far.
-    pub total_bytes: u64,
 }
 
 /// A sandbox that was paused.
@@ -232,35 +219,19 @@ impl Sandbox {
         Ok(call?.killed)
     }
 
-    /// Reads at most `limit` bytes (zero takes 64 KiB, the maximum is 1 MiB) of what a run wrote, from `offset` on.
-    ///
-    /// # Errors
-    /// NOT_FOUND if the sandbox or the run does not exist, OUT_OF_RANGE beyond the end.
-    pub async fn read_log(
-        &self,
-        run_id: impl Into<String>,
-        stream: StdStream,
-        offset: u64,
-        limit: u32,
-    ) -> Result<LogPart> {
-        let request = pb::ReadLogRequest {
-            sandbox: self.wire_ref(),
-            run_id: run_id.into(),
-            stream: stream.to_wire(),
-            offset,
-            limit,
-            ..Default::default()
-        };
-        let part = answer(Some(CALL_DEADLINE), self.client.exec().read_log(request)).await?;
-        Ok(LogPart {
-            offset: part.offset,
-            data: part.data,
-            total_bytes: part.total_bytes,
-        })
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        Origin {
+            client: self.client.clone(),
+            sandbox: self.reference.clone(),
+        }
     }
 
     // Every request that concerns a sandbox has its reference as an optional message.
-    fn wire_ref(&self) -> Option<pb::SandboxRef> {
+    pub(crate) fn wire_ref(&self) -> Option<pb::SandboxRef> {
         Some(self.reference.to_wire())
     }
 }

@@ -99,17 +99,27 @@ impl<M> Stream for Upload<M> {
 }
 
 impl UploadFailure {
+    /// Of a call that sends nothing.
+    pub(crate) fn never() -> Self {
+        Self(None)
+    }
+
     /// Waits for a call to be taken up, which the other side may do only once it has all of the bytes.
     pub(crate) async fn or_response<T>(
         &mut self,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T> {
-        let mut call = pin!(call);
-        let response = poll_fn(|cx| match self.poll(cx) {
+        self.or(async { Ok(call.await?.into_inner()) }).await
+    }
+
+    /// The same for what a call leads to.
+    pub(crate) async fn or<T>(&mut self, wanted: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut wanted = pin!(wanted);
+        poll_fn(|cx| match self.poll(cx) {
             Poll::Ready(error) => Poll::Ready(Err(Error::Upload(error))),
-            Poll::Pending => call.as_mut().poll(cx).map_err(Error::from),
-        });
-        Ok(response.await?.into_inner())
+            Poll::Pending => wanted.as_mut().poll(cx),
+        })
+        .await
     }
 
     /// Ready once the reader failed; pending for ever if it ended well.

@@ -203,7 +203,7 @@ fn a_failure_of_lodge_is_125_with_a_hint_and_an_object_in_json() {
 fn a_stream_that_is_cut_is_125_and_keeps_what_came() {
     let out = Lodge::new().output(&["run", "fake:cut"]);
     assert_eq!((text(&out.stdout), out.status.code()), ("part", Some(125)));
-    assert!(text(&out.stderr).contains("ended early"));
+    assert!(text(&out.stderr).contains("lost sight of run"));
 }
 
 #[test]

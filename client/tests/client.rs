@@ -285,14 +285,89 @@ async fn a_stream_gives_events_in_order_and_ends_with_the_exit() {
 
 #[tokio::test]
 async fn a_stream_without_its_end_is_an_error() {
-    let (_daemon, sandbox) = sandbox().await;
+    let (daemon, sandbox) = sandbox().await;
     let mut events = sandbox.run("fake:cut").stream().await.unwrap();
+    for _ in ["started", "output"] {
+        events.next().await.unwrap().unwrap();
+    }
+    // The run cannot be attached to again.
+    let error = events.next().await.unwrap().expect_err("it was cut");
+    assert!(error.is_not_found(), "{error:?}");
+    assert!(events.next().await.is_none());
+    // Nor is it tried where the client does not want that.
+    let impatient = Client::connect(daemon.endpoint())
+        .await
+        .unwrap()
+        .reconnect_within(Duration::ZERO);
+    let mut events = impatient.at("x").run("fake:cut").stream().await.unwrap();
     for _ in ["started", "output"] {
         events.next().await.unwrap().unwrap();
     }
     let error = events.next().await.unwrap().expect_err("it was cut");
     assert!(matches!(error, Error::StreamCut { .. }), "{error:?}");
-    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_goes_on_where_it_was() {
+    let (_daemon, sandbox) = sandbox().await;
+    let stream = sandbox.run("fake:cut-once").stream().await.unwrap();
+    assert_eq!(stream.run_id(), fake::CUT_ONCE);
+    let out = stream.collect(100).await.unwrap();
+    assert_eq!(out.stdout.text().as_str(), "partrest\n");
+    assert_eq!(out.exit_code(), 3);
+}
+
+#[tokio::test]
+async fn a_stream_that_comes_twice_is_an_error() {
+    let (_daemon, sandbox) = sandbox().await;
+    let stream = sandbox.run("fake:doubles").stream().await.unwrap();
+    let error = stream.collect(100).await.expect_err("bytes came twice");
+    assert!(matches!(error, Error::Protocol { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_run_is_attached_to_from_the_bytes_that_are_there() {
+    let (_daemon, sandbox) = sandbox().await;
+    let attach = sandbox.attach(fake::CUT_ONCE).stdout_offset(20);
+    let mut events = attach.await.unwrap();
+    let mut offsets = Vec::new();
+    while let Some(event) = events.next().await {
+        if let Event::Output { offset, .. } = event.unwrap() {
+            offsets.push(offset);
+        }
+    }
+    assert_eq!(offsets, [20]);
+    let error = sandbox.attach("other").await.expect_err("no such run");
+    assert!(error.is_not_found(), "{error:?}");
+}
+
+#[tokio::test]
+async fn input_that_did_not_all_come_is_an_error_and_other_input_is_not() {
+    let (_daemon, sandbox) = sandbox().await;
+    let cut = sandbox.run("fake:cut").stdin_reader(tokio::io::empty());
+    let error = cut.await.expect_err("nobody said that it was taken");
+    assert!(matches!(error, Error::InputCut { .. }), "{error:?}");
+    assert!(error.hint().is_some());
+    let out = sandbox.run("fake:input").stdin_reader(&b"all of it"[..]);
+    assert_eq!(out.await.unwrap().stdout.text().as_str(), "partrest\n");
+}
+
+#[tokio::test]
+async fn a_run_that_finds_no_daemon_is_sent_again_as_the_same_one() {
+    let (daemon, sandbox) = sandbox().await;
+    // Answered only if the second call has the request id of the first.
+    assert!(
+        sandbox
+            .run("fake:unavailable-once")
+            .await
+            .unwrap()
+            .success()
+    );
+    let client = Client::connect(daemon.endpoint()).await.unwrap();
+    let impatient = client.reconnect_within(Duration::from_millis(200));
+    let error = impatient.at("x").run("fake:unavailable").await;
+    let error = error.expect_err("it never comes back");
+    assert_eq!(error.api().expect("its answer").code, Code::Unavailable);
 }
 
 #[tokio::test]
@@ -309,7 +384,8 @@ async fn a_connection_that_breaks_is_a_transport_error() {
     });
     let client = Client::connect(format!("unix://{}", path.display()))
         .await
-        .unwrap();
+        .unwrap()
+        .reconnect_within(Duration::from_millis(200));
     let mut events = client.at("x").run("echo; sleep 60").stream().await.unwrap();
     for _ in ["started", "output"] {
         events.next().await.unwrap().unwrap();

@@ -29,6 +29,10 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 pub(crate) const ID: &str = "00000000000000000000";
 /// The id of the fake's second sandbox; it is gone after the first watch.
 pub(crate) const SECOND_ID: &str = "00000000000000000001";
+/// The id of a run whose stream is cut after `part`; it can be attached to.
+pub(crate) const CUT_ONCE: &str = "00000000000000000001";
+/// The same, but attaching to it sends what was sent already.
+const DOUBLES: &str = "00000000000000000002";
 /// Bytes that a message may have; the same as the real server's.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
@@ -41,6 +45,8 @@ pub(crate) struct Daemon {
 /// The last request of each kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked {
+    /// Those of the runs, in their order.
+    pub(crate) request_ids: Vec<String>,
     pub(crate) acquire: pb::AcquireRequest,
     pub(crate) list: pb::ListSandboxesRequest,
     pub(crate) update: pb::UpdateSandboxRequest,
@@ -90,6 +96,16 @@ impl Fake {
     fn note(&self, note: impl FnOnce(&mut Asked)) {
         note(&mut self.asked.lock().expect("no panic"));
     }
+
+    /// Whether this request id was not seen before; without one every call is a first one.
+    fn is_first(&self, request_id: &str) -> bool {
+        let mut seen = false;
+        self.note(|asked| {
+            seen = !request_id.is_empty() && asked.request_ids.iter().any(|id| id == request_id);
+            asked.request_ids.push(request_id.to_owned());
+        });
+        !seen
+    }
 }
 
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -108,6 +124,11 @@ impl ExecService for Fake {
             "fake:unknown-end" => return Ok(Response::new(ended(pb::EndReason::Unspecified, 0))),
             "fake:timed-out" => return Ok(Response::new(ended(pb::EndReason::TimedOut, 124))),
             "fake:lost" => return Ok(Response::new(ended(pb::EndReason::Lost, -1))),
+            "fake:unavailable" => return Err(Status::unavailable("not now")),
+            "fake:unavailable-once" if self.is_first(&spec.request_id) => {
+                return Err(Status::unavailable("not now"));
+            }
+            "fake:unavailable-once" => return Ok(Response::new(ended(pb::EndReason::Exited, 0))),
             _ => {}
         }
         let mut child = spawn(&spec);
@@ -149,6 +170,17 @@ impl ExecService for Fake {
         let scripted = match script(&spec) {
             "fake:refuse" => return Err(refusal()),
             "fake:cut" => vec![Ok(started()), Ok(event(output("part")))],
+            "fake:cut-once" => vec![Ok(started_as(CUT_ONCE)), Ok(event(output("part")))],
+            "fake:doubles" => vec![Ok(started_as(DOUBLES)), Ok(event(output("part")))],
+            // Cut once all of the input is there.
+            "fake:input" => {
+                while messages.message().await?.is_some() {}
+                vec![
+                    Ok(started_as(CUT_ONCE)),
+                    Ok(event(output("part"))),
+                    Ok(event(Event::StdinTaken(pb::StdinTaken {}))),
+                ]
+            }
             "fake:broken" => vec![Ok(started()), Err(refusal())],
             "fake:hang" => {
                 let hanging = tokio_stream::once(Ok(started())).chain(tokio_stream::pending());
@@ -209,10 +241,31 @@ impl ExecService for Fake {
         Ok(Response::new(pb::KillResponse { killed: 1 }))
     }
 
-    type AttachStream = tokio_stream::Empty<Result<pb::RunEvent, Status>>;
+    type AttachStream = Events<pb::RunEvent>;
 
-    async fn attach(&self, _: Request<pb::AttachRequest>) -> Answer<Self::AttachStream> {
-        Err(Status::unimplemented("the fake does not attach"))
+    /// The rest of a run of which the caller has `part`.
+    async fn attach(&self, request: Request<pb::AttachRequest>) -> Answer<Self::AttachStream> {
+        let request = request.into_inner();
+        let offset = match request.run_id.as_str() {
+            CUT_ONCE => request.stdout_offset,
+            DOUBLES => 0,
+            _ => return Err(Status::not_found("no such run")),
+        };
+        let rest = pb::OutputChunk {
+            stream: pb::Stream::Stdout.into(),
+            offset,
+            data: "rest\n".into(),
+        };
+        let result = ended(pb::EndReason::Exited, 3).result.expect("it has one");
+        let events = vec![
+            Ok(started_as(&request.run_id)),
+            Ok(event(Event::Output(rest))),
+            Ok(event(Event::Exited(pb::RunResult {
+                stdout_bytes: offset + 5,
+                ..result
+            }))),
+        ];
+        Ok(Response::new(Box::pin(tokio_stream::iter(events))))
     }
 
     async fn get_run(&self, _: Request<pb::GetRunRequest>) -> Answer<pb::RunInfo> {
@@ -564,8 +617,12 @@ fn event(event: Event) -> pb::RunEvent {
 }
 
 fn started() -> pb::RunEvent {
+    started_as(ID)
+}
+
+fn started_as(run_id: &str) -> pb::RunEvent {
     event(Event::Started(pb::Started {
-        run_id: ID.into(),
+        run_id: run_id.into(),
         ..Default::default()
     }))
 }
