@@ -27,6 +27,8 @@ pub struct Live {
     pub stderr: Vec<u8>,
     /// The order in which pieces came: stream and length.
     pub order: Vec<(pb::Stream, usize)>,
+    /// The daemon said that the command has all of its input.
+    pub stdin_taken: bool,
     requests: mpsc::Sender<pb::StartRequest>,
     events: Streaming<pb::RunEvent>,
 }
@@ -64,6 +66,7 @@ impl Live {
             stdout,
             stderr,
             order,
+            stdin_taken: false,
             requests,
             events,
         }))
@@ -125,6 +128,7 @@ impl Live {
             .event
         {
             Some(run_event::Event::Output(chunk)) => self.take(&chunk)?,
+            Some(run_event::Event::StdinTaken(_)) => self.stdin_taken = true,
             Some(run_event::Event::Exited(result)) => return Ok(Some(result)),
             other => bail!("unexpected event {other:?}"),
         }

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 
 use futures_core::Stream;
+use futures_util::StreamExt as _;
 use lodge_proto::v1 as wire;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -11,7 +12,7 @@ use crate::error::Result;
 use crate::exec::stream::{Events, Places};
 use crate::exec::{RawRunSpec, Run, Started, ps};
 use crate::sandbox::id::{RunId, Tenant};
-use crate::sandbox::{Resume, SandboxRef};
+use crate::sandbox::{Resume, SandboxRef, StreamUse};
 use crate::service::Service;
 
 /// The stream of an `Attach`.
@@ -24,6 +25,9 @@ mod messages;
 mod session;
 
 use session::Departure;
+
+/// The events of a run on their way to a caller.
+type RunEvents = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
 
 /// `lodge.v1.ExecService`.
 #[derive(Clone)]
@@ -55,6 +59,12 @@ impl<S: Service> ExecServer<S> {
         engine.start(&handle, &admission, spec).await
     }
 
+    /// The sandbox of a stream, in use for as long as the stream is open.
+    fn open_stream(&self, sandbox: &SandboxRef) -> Result<StreamUse> {
+        let handle = self.service.sandbox(&Tenant::default(), sandbox)?;
+        Ok(handle.open_stream())
+    }
+
     fn find(&self, sandbox: Option<wire::SandboxRef>, run: &str) -> Result<Run> {
         let sandbox = sandbox_ref(sandbox)?;
         let run = RunId::parse(run)?;
@@ -82,7 +92,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         Ok(Response::new(messages::response(&result, output)))
     }
 
-    type StartStream = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
+    type StartStream = RunEvents;
 
     async fn start(
         &self,
@@ -92,12 +102,13 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         let call = messages::start_from(requests.message().await?)?;
         // Before the run: it is not to go on for a caller who is refused.
         let place = self.streams.take()?;
+        let open = self.open_stream(&call.sandbox)?;
         let started = self.launch(&call.sandbox, call.raw, call.resume).await?;
         let events = session::serve(started, requests, call.on_disconnect, place);
-        Ok(Response::new(Box::pin(events)))
+        Ok(Response::new(while_open(open, events)))
     }
 
-    type AttachStream = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
+    type AttachStream = RunEvents;
 
     async fn attach(
         &self,
@@ -105,9 +116,10 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
     ) -> Result<Response<Self::AttachStream>, Status> {
         let request = request.into_inner();
         let offsets = attach::offsets_from(&request);
+        let open = self.open_stream(&sandbox_ref(request.sandbox.clone())?)?;
         let run = self.find(request.sandbox, &request.run_id)?;
         let events = Events::from(run.clone(), offsets, self.streams.take()?)?;
-        Ok(Response::new(Box::pin(attach::serve(&run, events))))
+        Ok(Response::new(while_open(open, attach::serve(&run, events))))
     }
 
     async fn get_run(
@@ -170,4 +182,14 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
             killed: run.kill().await?,
         }))
     }
+}
+
+/// The events, and the sandbox in use for as long as somebody takes them.
+fn while_open(
+    open: StreamUse,
+    events: impl Stream<Item = Result<wire::RunEvent, Status>> + Send + 'static,
+) -> RunEvents {
+    Box::pin(events.inspect(move |_| {
+        let _held = &open;
+    }))
 }
