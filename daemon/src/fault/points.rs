@@ -28,6 +28,11 @@ pub(super) const ACTS: &[&str] = &[
     "record.rename",
     "record.sync directory",
     "record.sync parent",
+    // Frozen, and thawed.
+    "pause.tell holder",
+    "pause.freeze",
+    "pause.reclaim",
+    "resume.thaw",
     // Out of sight.
     "discard.rename",
     "discard.sync",

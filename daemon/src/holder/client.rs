@@ -14,6 +14,7 @@ use lodge_proto::holder::{
     to_holder,
 };
 use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
@@ -31,6 +32,15 @@ pub enum KillOnExit {
     No,
     /// The run's whole leaf is killed: it has secrets.
     Yes,
+}
+
+/// What a sandbox's deadlines do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clocks {
+    /// They count down.
+    Going,
+    /// They stand still.
+    Stopped,
 }
 
 /// A command to be started. It has no `Debug`: the script may hold anything.
@@ -233,6 +243,20 @@ impl Holder {
             run_id: run.to_string(),
         };
         self.send(to_holder::Message::Forget(forget), &Fds::default())
+            .await
+    }
+
+    /// Says that the runs are about to be frozen, or were thawed just now: deadlines stop, or go on.
+    ///
+    /// # Errors
+    /// Where the holder could not be told.
+    pub async fn set_clocks(&self, clocks: Clocks) -> Result<(), HolderError> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+        let frozen = wire::Frozen {
+            frozen: clocks == Clocks::Stopped,
+            at_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
+        };
+        self.send(to_holder::Message::Frozen(frozen), &Fds::default())
             .await
     }
 

@@ -11,7 +11,7 @@ mod packets; // packets on tokio
 mod private_copy; // the program that the launcher runs, closed to every sandbox
 mod reconnect; // a holder that an earlier daemon left
 
-pub use client::{Holder, KillOnExit, RunEnd, RunWatch, Spawn};
+pub use client::{Clocks, Holder, KillOnExit, RunEnd, RunWatch, Spawn};
 pub use error::HolderError;
 pub use launcher::{LaunchSpec, Launcher, LauncherProcess, NoNewPrivileges};
 pub use lodge_proto::holder::{ExecSpec, Exited, FdRole, StepFailure};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::handle::{Handle, Reply, Resume};
+use super::failure::did_not_settle;
+use super::handle::{Handle, Paused, Reply, Resume};
+use super::pause::SETTLES_WITHIN;
 use super::runtime::{Cause, New, Runtime, Started};
 use super::spec::Spec;
 use super::state::{Decision, Event, Refusal, State, decide};
@@ -16,10 +18,27 @@ use crate::store::Record;
 pub(super) enum Request<L> {
     /// Start it, if it is not.
     Start(Resume, Reply<L>),
+    /// Freeze it.
+    Pause(Reply<Paused>),
+    /// Thaw it.
+    Resume(Reply<()>),
     /// End its processes.
     Stop(Reply<()>),
     /// End its processes and remove its files.
     Delete(Reply<()>),
+}
+
+impl<L> Request<L> {
+    /// Answers whatever it is with an error.
+    fn refuse(self, error: Error) {
+        match self {
+            Self::Start(_, reply) => answer(reply, Err(error)),
+            Self::Pause(reply) => answer(reply, Err(error)),
+            Self::Resume(reply) | Self::Stop(reply) | Self::Delete(reply) => {
+                answer(reply, Err(error));
+            }
+        }
+    }
 }
 
 /// What is left to do after an event.
@@ -80,6 +99,8 @@ impl<R: Runtime> Actor<R> {
     async fn on_request(&mut self, request: Option<Request<R::Live>>) -> Next {
         match request {
             Some(Request::Start(resume, reply)) => answer(reply, self.start(resume).await),
+            Some(Request::Pause(reply)) => self.pause(reply).await,
+            Some(Request::Resume(reply)) => answer(reply, self.resume().await),
             Some(Request::Stop(reply)) => answer(reply, self.stop().await),
             Some(Request::Delete(reply)) => {
                 let deleted = self.delete().await;
@@ -132,6 +153,58 @@ impl<R: Runtime> Actor<R> {
         let live = started.live.clone();
         self.enter_started(started);
         Ok(live)
+    }
+
+    async fn pause(&mut self, reply: Reply<Paused>) {
+        match self.decide(Event::Freeze) {
+            Decision::Go(_) => match self.freeze().await {
+                Ok(live) => self.reclaim(live, reply),
+                Err(error) => answer(reply, Err(error)),
+            },
+            Decision::Stay => {
+                let paused = Paused {
+                    sandbox: self.handle.view(),
+                    reclaimed_bytes: None,
+                };
+                answer(reply, Ok(paused));
+            }
+            Decision::Refuse(refusal) => answer(reply, Err(self.refusal(refusal))),
+        }
+    }
+
+    /// Freezes it while nobody spawns.
+    async fn freeze(&mut self) -> Result<R::Live> {
+        let live = self.handle.live_now();
+        let live = live.ok_or_else(|| self.refusal(Refusal::NotRunning))?;
+        let alone = tokio::time::timeout(SETTLES_WITHIN, self.handle.close_gate());
+        let _alone = alone.await.map_err(|_| did_not_settle())?;
+        self.runtime.freeze(live.clone()).await?;
+        self.handle.update(|status| status.state = State::Frozen);
+        Ok(live)
+    }
+
+    /// Gives memory back and answers, aside: who needs the sandbox meanwhile need not wait for that.
+    fn reclaim(&self, live: R::Live, reply: Reply<Paused>) {
+        let (runtime, sandbox) = (self.runtime.clone(), self.handle.view());
+        tokio::spawn(async move {
+            let reclaimed_bytes = runtime.reclaim(live).await;
+            let paused = Paused {
+                sandbox,
+                reclaimed_bytes,
+            };
+            answer(reply, Ok(paused));
+        });
+    }
+
+    async fn resume(&mut self) -> Result<()> {
+        match self.decide(Event::Thaw) {
+            Decision::Go(_) => match self.handle.live_now() {
+                Some(live) => self.thaw(live).await.map(drop),
+                None => Err(self.refusal(Refusal::NotRunning)),
+            },
+            Decision::Stay => Ok(()),
+            Decision::Refuse(refusal) => Err(self.refusal(refusal)),
+        }
     }
 
     async fn thaw(&mut self, live: R::Live) -> Result<R::Live> {
@@ -214,10 +287,7 @@ impl<R: Runtime> Actor<R> {
         while let Some(request) = self.requests.recv().await {
             match request {
                 Request::Delete(reply) => answer(reply, Ok(())),
-                Request::Stop(reply) => answer(reply, Err(self.refusal(Refusal::IsBeingDeleted))),
-                Request::Start(_, reply) => {
-                    answer(reply, Err(self.refusal(Refusal::IsBeingDeleted)))
-                }
+                other => other.refuse(self.refusal(Refusal::IsBeingDeleted)),
             }
         }
         let id = self.handle.id().clone();
@@ -231,10 +301,7 @@ impl<R: Runtime> Actor<R> {
         let mut first = Some(error);
         while let Some(request) = self.requests.recv().await {
             let error = first.take().unwrap_or_else(|| replica.replica());
-            match request {
-                Request::Start(_, reply) => answer(reply, Err(error)),
-                Request::Stop(reply) | Request::Delete(reply) => answer(reply, Err(error)),
-            }
+            request.refuse(error);
         }
         if let Some(error) = first {
             unheard(&error);

@@ -16,13 +16,15 @@ impl From<StoreError> for Error {
             StoreError::Locked { .. } | StoreError::Exposed { .. } => {
                 let text = error.to_string();
                 Self::new(ErrorKind::FailedPrecondition, "STATE_DIR_UNUSABLE", text)
+                    .hint("it belongs to root alone, and to one lodged")
             }
             StoreError::Io { source, .. } if is_full(source) => host_disk_full().caused_by(error),
             StoreError::Io { .. } => Self::internal(
                 "STORE_FAILED",
                 "the sandbox's record could not be handled",
                 error,
-            ),
+            )
+            .hint("the daemon's log names the file"),
         }
     }
 }
@@ -35,13 +37,17 @@ impl From<StorageError> for Error {
                 "STORAGE_FAILED",
                 "the sandbox's files could not be handled",
                 error,
-            ),
+            )
+            .hint("the daemon's log names the file"),
         }
     }
 }
 
 impl From<cgroup::Error> for Error {
     fn from(error: cgroup::Error) -> Self {
+        if let cgroup::Error::Unsettled { .. } = error {
+            return did_not_settle().caused_by(error);
+        }
         Self::internal(
             "CGROUP_FAILED",
             "the sandbox's cgroup could not be handled",
@@ -58,7 +64,8 @@ impl From<HolderError> for Error {
                 ErrorKind::Unavailable,
                 "LAUNCHER_GONE",
                 "no sandbox can be started until lodged is restarted",
-            ),
+            )
+            .hint("restart lodged; running sandboxes go on"),
             HolderError::Gone => Self::new(
                 ErrorKind::Unavailable,
                 "SANDBOX_STOPPED",
@@ -76,10 +83,21 @@ impl From<HolderError> for Error {
                 ErrorKind::Internal,
                 "HOLDER_FAILED",
                 "talking to the sandbox failed",
-            ),
+            )
+            .hint("stop the sandbox: its next run starts it anew"),
         }
         .caused_by(error)
     }
+}
+
+/// The error of a pause that was undone.
+pub(super) fn did_not_settle() -> Error {
+    Error::new(
+        ErrorKind::Aborted,
+        "FREEZE_DID_NOT_SETTLE",
+        "not every process could be frozen in time; the sandbox goes on",
+    )
+    .hint("pause again; `lodge ps` shows what runs in it")
 }
 
 fn is_full(error: &io::Error) -> bool {
@@ -95,4 +113,5 @@ fn host_disk_full() -> Error {
         "HOST_DISK_FULL",
         "the host's disk is full",
     )
+    .hint("delete sandboxes or images, or make room on the host")
 }

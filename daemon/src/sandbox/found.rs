@@ -11,15 +11,17 @@ use lodge_kernel::cgroup::SandboxGroup;
 use super::host::Host;
 use super::id::SandboxId;
 use super::limits::Shortfall;
+use super::live::Live;
+use super::pause;
 use super::platform::Platform;
 use super::reach::{Reached, reach};
-use super::runtime::{Condition, Motion, Started};
+use super::runtime::{Condition, Started};
 use super::start;
 use super::stop;
 use super::uid_range;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault;
-use crate::holder::{Holder, KnownRun};
+use crate::holder::Holder;
 use crate::store::{Damage, Loaded, Record};
 
 /// What was put away and is to be removed, with its uid range where that can be told.
@@ -50,12 +52,20 @@ pub(super) async fn condition(host: &Host, record: Arc<Record>) -> Result<Condit
     let socket = start::holder_socket(host.platform(), &record.id);
     match reach(&group, &socket).await? {
         Reached::Holder(holder, known) => {
-            host.on_thread(move |platform| {
+            let runs = known.len();
+            let started = host.on_thread(move |platform| {
                 fault::around("recover.take up running", || {
-                    alive(platform, &record, holder, group, known)
+                    alive(platform, &record, holder, group)
                 })
+            });
+            let started = started.await?;
+            let motion = pause::settle(host, &started.live).await?;
+            Ok(Condition::Alive {
+                started,
+                motion,
+                known,
+                runs,
             })
-            .await
         }
         Reached::Nobody => {
             host.on_thread(move |platform| {
@@ -77,18 +87,12 @@ fn alive(
     record: &Record,
     holder: Holder,
     group: Arc<SandboxGroup>,
-    known: Vec<KnownRun>,
-) -> Result<Condition<Host>> {
+) -> Result<Started<Live>> {
     let image = start::image_of(platform, record)?;
     // It runs already: a limit that this host no longer holds is shown, not refused.
     let limits = start::hold_limits(platform, record, &group, Shortfall::Degrade)?;
     let live = start::live(platform, record, &image, holder, group);
-    Ok(Condition::Alive {
-        started: Started { live, limits },
-        motion: Motion::Running,
-        runs: known.len(),
-        known,
-    })
+    Ok(Started { live, limits })
 }
 
 /// Without a holder, what is left in the cgroup is on its way out.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use tokio::sync::{OwnedRwLockReadGuard, mpsc, oneshot};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, mpsc, oneshot};
 
 use super::activity::{Activity, StreamUse, Use};
 use super::actor::Request;
@@ -152,6 +152,15 @@ impl View {
     }
 }
 
+/// What a pause came to.
+#[derive(Debug, Clone)]
+pub struct Paused {
+    /// The sandbox, frozen.
+    pub sandbox: View,
+    /// Bytes of memory that went back to the host; `None` where that cannot be had, or it was frozen already.
+    pub reclaimed_bytes: Option<u64>,
+}
+
 impl<L: Clone> Handle<L> {
     /// A handle and the end of its queue that its task reads.
     pub(super) fn new(
@@ -221,6 +230,17 @@ impl<L: Clone> Handle<L> {
         let name = &self.identity().name;
         let text = format!("sandbox {name} is stopped or paused by others all the time");
         Err(Error::new(ErrorKind::Aborted, SANDBOX_CONTENDED, text).hint("call again"))
+    }
+
+    /// Takes all CPU from its processes, and gives their memory back.
+    pub async fn pause(&self) -> Result<Paused> {
+        self.ask(Request::Pause).await
+    }
+
+    /// Gives them CPU again.
+    pub async fn resume(&self) -> Result<()> {
+        let _in_use = self.use_now();
+        self.ask(Request::Resume).await
     }
 
     /// Ends every process.
@@ -313,6 +333,11 @@ impl<L> Handle<L> {
     /// Resolves when nothing is left of it but files in the trash.
     pub async fn gone(&self) {
         self.0.requests.closed().await;
+    }
+
+    /// For its task alone: keeps everybody from spawning. Waits for those who are about to.
+    pub(super) async fn close_gate(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.0.gate).write_owned().await
     }
 
     /// For its task alone.

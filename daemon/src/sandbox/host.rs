@@ -120,15 +120,15 @@ impl Runtime for Host {
     }
 
     async fn freeze(&self, live: Live) -> Result<()> {
-        pause::freeze(live).await
+        pause::freeze(self, live).await
     }
 
     async fn reclaim(&self, live: Live) -> Option<u64> {
-        pause::reclaim(live).await
+        pause::reclaim(self, live).await
     }
 
     async fn thaw(&self, live: Live) -> Result<()> {
-        pause::thaw(live).await
+        pause::thaw(self, live).await
     }
 
     async fn put_away(&self, id: SandboxId) -> Result<()> {

@@ -89,6 +89,6 @@ mod view_tests;
 
 pub use activity::{StreamUse, Use};
 pub use filter::Filter;
-pub use handle::{Admission, Handle, Resume};
+pub use handle::{Admission, Handle, Paused, Resume};
 pub use live::Live;
 pub use registry::{Acquire, Acquired, Registry, SandboxRef};

@@ -10,7 +10,7 @@ use crate::sandbox::handle::{Identity, View};
 use crate::sandbox::id::Tenant;
 use crate::sandbox::stats::Stats;
 use crate::sandbox::watch::{Watch, Watching};
-use crate::sandbox::{Acquire, Acquired, Filter, Handle, SandboxRef};
+use crate::sandbox::{Acquire, Acquired, Filter, Handle, Paused, SandboxRef};
 
 /// What a daemon is and can do.
 #[derive(Debug, Clone)]
@@ -56,6 +56,20 @@ pub trait Service: Clone + Send + Sync + 'static {
         tenant: &Tenant,
         sandbox: &SandboxRef,
     ) -> impl Future<Output = Result<Stats>> + Send;
+
+    /// Freezes a running sandbox.
+    fn pause(
+        &self,
+        tenant: &Tenant,
+        sandbox: &SandboxRef,
+    ) -> impl Future<Output = Result<Paused>> + Send;
+
+    /// Thaws a frozen sandbox.
+    fn resume(
+        &self,
+        tenant: &Tenant,
+        sandbox: &SandboxRef,
+    ) -> impl Future<Output = Result<View>> + Send;
 
     /// Starts a stopped sandbox.
     fn start(

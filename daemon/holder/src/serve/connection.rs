@@ -90,11 +90,14 @@ impl Holder {
                 self.runs.kill(&kill.run_id, clock::now_ns(), kill.grace_ms);
             }
             Some(to_holder::Message::Forget(forget)) => self.runs.forget(&forget.run_id),
-            Some(to_holder::Message::Frozen(Frozen { frozen: true })) => {
-                self.runs.freeze(clock::now_ns());
-            }
-            Some(to_holder::Message::Frozen(Frozen { frozen: false })) => {
-                self.runs.thaw(clock::now_ns());
+            Some(to_holder::Message::Frozen(Frozen { frozen, at_ns })) => {
+                let now = clock::now_ns();
+                let at = if at_ns == 0 { now } else { at_ns.min(now) };
+                if frozen {
+                    self.runs.freeze(at);
+                } else {
+                    self.runs.thaw(at);
+                }
             }
             None => {}
         }

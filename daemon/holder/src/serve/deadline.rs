@@ -1,6 +1,11 @@
 //! Deadlines: the holder alone enforces them, by its monotonic clock, and they stand still while the sandbox is frozen.
+//!
+//! No acknowledgement is needed for that. The daemon says that it will freeze before it does. The loop takes the time first,
+//! then reads all that was said, then keeps deadlines by that time: a deadline that is kept had passed before the freeze
+//! began, however late the loop gets its turn. The daemon's time goes with the message, so that being late costs no run
+//! any of its time either.
 
-use super::run::{Cause, Ending};
+use super::run::{Cause, Ending, Run};
 use super::run_table::RunTable;
 
 impl RunTable {
@@ -17,6 +22,20 @@ impl RunTable {
             [run.deadline_ns, next_look]
         });
         due.flatten().min()
+    }
+
+    /// Whether something is to be done by this time.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        self.next_deadline_ns().is_some_and(|due| now_ns >= due)
+    }
+
+    /// Starts the clocks again if no run is frozen after all: the daemon died between its word and its deed. The next daemon
+    /// would say so, but may be long in coming.
+    pub(super) fn look_whether_frozen(&mut self, now_ns: u64) {
+        let mut live = self.runs.iter().filter(|run| run.exited.is_none());
+        if self.frozen_since_ns.is_some() && live.all(Run::is_in_motion) {
+            self.thaw(now_ns);
+        }
     }
 
     /// Whether a run is between its SIGTERM and its end.

@@ -35,6 +35,9 @@ const FIRST_OWN_FD: i32 = 5;
 /// How long no new connection is taken after one could not be, in nanoseconds.
 const DEAF_NS: u64 = 100_000_000;
 
+/// How often it is looked whether a sandbox without a daemon is frozen as it was said, in nanoseconds.
+const LOOK_NS: u64 = 1_000_000_000;
+
 /// How long the loop waits at most while a run that is being ended may have become empty, in milliseconds.
 const ENDING_TICK_MS: u64 = 20;
 
@@ -129,13 +132,18 @@ pub(crate) fn run(mut holder: Holder) -> ! {
         if woken.children {
             holder.reap();
         }
-        if woken.message {
+        // The time comes before the messages, and deadlines are kept by it: see `deadline`.
+        let now = clock::now_ns();
+        if woken.message || holder.runs.is_due(now) {
             holder.read_messages(&mut buffer);
         }
         if woken.caller {
             holder.accept();
         }
-        holder.runs.keep_deadlines(clock::now_ns());
+        if holder.connection.is_none() {
+            holder.runs.look_whether_frozen(now);
+        }
+        holder.runs.keep_deadlines(now);
         holder.report();
         if woken.broken {
             // poll(2) itself fails only where memory is short or our descriptors are gone: without it nothing can be kept.
@@ -192,13 +200,10 @@ impl Holder {
     /// Until the next deadline, rounded up to a millisecond so that the loop does not spin before it.
     fn patience(&self) -> PollTimeout {
         let hearing = Some(self.deaf_until_ns).filter(|_| self.is_deaf());
-        let Some(due) = self
-            .runs
-            .next_deadline_ns()
-            .into_iter()
-            .chain(hearing)
-            .min()
-        else {
+        let alone = self.connection.is_none() && self.runs.frozen_since_ns.is_some();
+        let look = alone.then(|| clock::now_ns().saturating_add(LOOK_NS));
+        let deadline = self.runs.next_deadline_ns().into_iter();
+        let Some(due) = deadline.chain(hearing).chain(look).min() else {
             return PollTimeout::NONE;
         };
         let mut ms = due.saturating_sub(clock::now_ns()).div_ceil(1_000_000);

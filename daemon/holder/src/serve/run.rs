@@ -178,6 +178,19 @@ impl Run {
         }
     }
 
+    /// Whether the kernel says that its leaf is not frozen; a leaf that cannot be read is not known to be in motion.
+    pub(crate) fn is_in_motion(&self) -> bool {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let Ok(events) = openat(self.leaf.as_fd(), "cgroup.events", flags, Mode::empty()) else {
+            return false;
+        };
+        let mut text = [0; 256];
+        let length = read(&events, &mut text).unwrap_or(0);
+        text[..length]
+            .split(|byte| *byte == b'\n')
+            .any(|line| line == b"frozen 0")
+    }
+
     /// Pids of the leaf, as this pid namespace sees them. Best effort: the kill of the leaf does not depend on it.
     fn processes(&self) -> Vec<i32> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;

@@ -54,6 +54,12 @@ pub enum Error {
         /// The group.
         path: PathBuf,
     },
+    /// Not every process froze in time.
+    #[error("{path} did not freeze in time")]
+    Unsettled {
+        /// The group.
+        path: PathBuf,
+    },
 }
 
 impl Error {

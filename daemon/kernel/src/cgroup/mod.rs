@@ -13,6 +13,8 @@ mod launch; // the descriptors that a starting sandbox needs
 mod limits; // what all runs may use, one controller each
 mod mounts; // what the kernel says is mounted, and where we are in it
 mod parent; // the group that holds all sandboxes
+mod freeze; // freezing all runs of a sandbox, and thawing them
+mod reclaim; // giving their memory back
 mod removal; // taking a sandbox's groups away
 mod run; // one run's leaf
 mod sandbox; // one sandbox: holder, runs, limits
@@ -21,6 +23,7 @@ mod usage; // what a run has used, from the kernel's counters
 
 mod directory; // an open cgroup directory
 mod error; // what can go wrong
+mod events; // waiting for what a group's `cgroup.events` says
 
 #[cfg(test)]
 mod tests;

@@ -2,17 +2,14 @@
 //!
 //! Kills nothing: the caller does that first.
 
-use std::os::fd::AsFd as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::directory::Directory;
 use super::error::{Error, Result};
+use super::events;
 use super::parent::Trees;
-use super::usage::keyed_value;
 
 /// How long killed processes may take to go. Hundreds need about 0.3 s; one stuck in the kernel may never go.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,35 +29,14 @@ pub(super) fn remove(trees: &Trees, sandbox: &str, patience: Duration) -> Result
         .try_for_each(|parent| remove_tree(parent, sandbox, DEPTH))
 }
 
-/// The kernel marks `cgroup.events` as changed (POLLPRI) when the last process of a subtree has gone. A process leaves
-/// its v1 groups in the same moment, so no second wait is needed.
+/// A process leaves its v1 groups in the moment in which it leaves its v2 group, so that no second wait is needed.
 fn wait_until_empty(group: &Directory, patience: Duration) -> Result<()> {
-    let deadline = Instant::now() + patience;
-    let events = group.open_at("cgroup.events", OFlag::O_RDONLY)?;
-    // Reading afresh, by a second descriptor, must come after `events` was opened: a change in between wakes the poll.
-    while keyed_value(&group.read("cgroup.events")?, "populated") == Some(1) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Error::Populated {
-                path: group.path().into(),
-            });
-        }
-        let mut changed = [PollFd::new(events.as_fd(), PollFlags::POLLPRI)];
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut changed, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(source) => {
-                return Err(Error::File {
-                    action: "poll",
-                    path: group.path().into(),
-                    source,
-                });
-            }
-        }
-        // Reading through the polled descriptor is what takes the mark away.
-        nix::sys::uio::pread(&events, &mut [0; 64], 0).ok();
+    if events::wait_for(group, "populated", 0, patience)? {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::Populated {
+        path: group.path().into(),
+    })
 }
 
 fn remove_tree(parent: &Directory, name: &str, depth: u32) -> Result<()> {

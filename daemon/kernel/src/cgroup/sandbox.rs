@@ -177,6 +177,11 @@ impl SandboxGroup {
         }
     }
 
+    /// The v2 group of all runs.
+    pub(super) fn runs_v2(&self) -> &Directory {
+        &self.runs.v2
+    }
+
     fn apply_limit(&self, controller: Controller, requested: u64) -> Result<u64, String> {
         let (path, version) = self
             .limited_group(controller)

@@ -106,16 +106,24 @@ impl<S: Service> wire::sandbox_service_server::SandboxService for SandboxServer<
 
     async fn pause(
         &self,
-        _request: Request<wire::PauseSandboxRequest>,
+        request: Request<wire::PauseSandboxRequest>,
     ) -> Result<Response<wire::PauseSandboxResponse>, Status> {
-        Err(not_yet("Pause").into())
+        let sandbox = sandbox_ref(request.into_inner().sandbox)?;
+        let paused = self.0.pause(&Tenant::default(), &sandbox).await?;
+        Ok(Response::new(wire::PauseSandboxResponse {
+            sandbox: Some(to_wire(paused.sandbox)),
+            reclaimed_bytes: paused.reclaimed_bytes,
+        }))
     }
 
     async fn resume(
         &self,
-        _request: Request<wire::ResumeSandboxRequest>,
+        request: Request<wire::ResumeSandboxRequest>,
     ) -> Result<Response<wire::Sandbox>, Status> {
-        Err(not_yet("Resume").into())
+        let sandbox = sandbox_ref(request.into_inner().sandbox)?;
+        Ok(Response::new(to_wire(
+            self.0.resume(&Tenant::default(), &sandbox).await?,
+        )))
     }
 
     type WatchStream = watching::Events;

@@ -1,6 +1,7 @@
 //! Against the kernel that the tests run on: they need root, and fail without it.
 
 mod devices;
+mod freeze;
 mod limits;
 mod runs;
 mod sandboxes;
