@@ -19,11 +19,12 @@ use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::Storage;
 use crate::storage::overlay::Overlay;
-use crate::store::{PROBE_DIR, Store};
+use crate::store::{PROBE_DIR, Store, Upgrade};
 
 /// Everything that the sandboxes of a daemon need. The caller holds the lock on the state directory.
 pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
-    let store = Store::open(&config.state_dir)?;
+    let upgrade = Upgrade { idle: config.idle };
+    let store = Store::open(&config.state_dir)?.upgrading_with(upgrade);
     let storage = Overlay;
     // What a probe left that was killed.
     storage.remove(&config.state_dir, PROBE_DIR)?;
@@ -45,6 +46,7 @@ pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
         uids: UidRanges::new(config.uid_block),
         holders_dir: config.holders_dir(),
         default_limits: config.limits,
+        default_idle: config.idle,
         default_image: config.default_image.clone(),
         starts: Semaphore::new(STARTS_AT_ONCE),
     })

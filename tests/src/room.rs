@@ -136,6 +136,52 @@ impl Room {
         Ok(self.api.sandboxes().get(request).await?.into_inner())
     }
 
+    /// Freezes it; the error as the daemon gave it.
+    pub async fn pause(&self) -> Result<pb::PauseSandboxResponse, Status> {
+        let request = pb::PauseSandboxRequest {
+            sandbox: by_id(self.id()),
+        };
+        Ok(self.api.sandboxes().pause(request).await?.into_inner())
+    }
+
+    /// Thaws it.
+    pub async fn resume(&self) -> Result<pb::Sandbox, Status> {
+        let request = pb::ResumeSandboxRequest {
+            sandbox: by_id(self.id()),
+        };
+        Ok(self.api.sandboxes().resume(request).await?.into_inner())
+    }
+
+    /// Ends its processes.
+    pub async fn stop(&self) -> Result<pb::Sandbox, Status> {
+        let request = pb::StopSandboxRequest {
+            sandbox: by_id(self.id()),
+        };
+        Ok(self.api.sandboxes().stop(request).await?.into_inner())
+    }
+
+    /// Starts it.
+    pub async fn start(&self) -> Result<pb::Sandbox, Status> {
+        let request = pb::StartSandboxRequest {
+            sandbox: by_id(self.id()),
+        };
+        Ok(self.api.sandboxes().start(request).await?.into_inner())
+    }
+
+    /// Changes it; the reference is filled in.
+    pub async fn update(&self, request: pb::UpdateSandboxRequest) -> Result<pb::Sandbox, Status> {
+        let request = pb::UpdateSandboxRequest {
+            sandbox: by_id(self.id()),
+            ..request
+        };
+        Ok(self.api.sandboxes().update(request).await?.into_inner())
+    }
+
+    /// What it is doing.
+    pub async fn state(&self) -> Result<pb::SandboxState, Status> {
+        Ok(self.get().await?.state())
+    }
+
     /// Deletes it.
     pub async fn delete(&self) -> Result<(), Status> {
         self.api.delete(self.id()).await

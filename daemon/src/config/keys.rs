@@ -115,6 +115,18 @@ pub const KEYS: &[Key] = &[
         "limits.shm_bytes",
         "Default size of /dev/shm, in bytes [default: 256 MiB]",
     ),
+    number(
+        "idle.freeze_after_seconds",
+        "A sandbox is frozen after this long without use; 0 = never [default: 600]",
+    ),
+    number(
+        "idle.stop_after_seconds",
+        "It is stopped, and keeps its files; 0 = never [default: 259200]",
+    ),
+    number(
+        "idle.delete_after_seconds",
+        "It is deleted, with its files; 0 = never [default: 0]",
+    ),
     text(
         "log_level",
         "error, warn, info, debug or trace [default: info]",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::raw::{Raw, Setting, Source, Value};
+use crate::sandbox::idle::{After, IdlePolicy};
 use crate::sandbox::limits::{self, Bounds, Limits};
 use crate::sandbox::uid_range::Block;
 
@@ -55,6 +56,8 @@ pub struct Config {
     pub uid_block: Block,
     /// Limits of a sandbox that names none.
     pub limits: Limits,
+    /// Idle policy of a sandbox that names none.
+    pub idle: IdlePolicy,
     /// The log's level.
     pub log_level: tracing::level_filters::LevelFilter,
     /// The log's form.
@@ -118,6 +121,7 @@ impl Resolver {
             default_image: self.text("default_image", "base"),
             uid_block: self.uid_block(),
             limits: self.limits(),
+            idle: self.idle(),
             log_level: self.log_level(),
             log_format: self.log_format(),
             state_dir,
@@ -255,6 +259,26 @@ impl Resolver {
             self.mistake(&name, error.to_string());
         }
         value
+    }
+
+    fn idle(&mut self) -> IdlePolicy {
+        let default = IdlePolicy::default();
+        IdlePolicy {
+            freeze: self.after("idle.freeze_after_seconds", default.freeze),
+            stop: self.after("idle.stop_after_seconds", default.stop),
+            delete: self.after("idle.delete_after_seconds", default.delete),
+        }
+    }
+
+    fn after(&mut self, name: &str, default: After) -> After {
+        let seconds = self.number(name, default.time().as_secs());
+        match After::parse(i64::try_from(seconds).unwrap_or(i64::MAX), 0) {
+            Ok(after) => after,
+            Err(error) => {
+                self.mistake(name, error.to_string());
+                default
+            }
+        }
     }
 
     fn log_level(&mut self) -> tracing::level_filters::LevelFilter {

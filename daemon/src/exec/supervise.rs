@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lodge_kernel::cgroup::{SandboxGroup, Usage};
@@ -315,7 +316,7 @@ impl PidsLimit {
         let hits_before = live.cgroup.pids_limit_hits();
         Self {
             cgroup: Arc::clone(&live.cgroup),
-            limit: live.pids_limit,
+            limit: live.pids_limit.load(Ordering::Relaxed),
             hits_before,
         }
     }

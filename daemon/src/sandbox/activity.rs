@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::changes::Teller;
+use crate::store::{Pace, Unused};
 
 /// The use that is made of one sandbox. Cheap to clone.
 #[derive(Clone)]
@@ -118,7 +119,54 @@ impl Activity {
     /// How long it has not been used; `None` while it is in use.
     pub(super) fn idle_for(&self) -> Option<Duration> {
         let inner = self.lock();
-        (inner.uses == 0).then(|| inner.idle_for())
+        (inner.uses == 0).then(|| inner.unused())
+    }
+}
+
+/// For the sandbox's task alone.
+impl Activity {
+    /// Waits for the first use after [`tell_next`](Self::tell_next).
+    pub(super) async fn used(&self) {
+        self.0.used.notified().await;
+    }
+
+    /// Has the next use told. Not while it is in use, which gives `None`; else says how long it has not been used.
+    pub(super) fn tell_next(&self) -> Option<Duration> {
+        let mut inner = self.lock();
+        inner.tell = inner.uses == 0;
+        inner.tell.then(|| inner.unused())
+    }
+
+    /// Counts on from what an earlier daemon remembered.
+    pub(super) fn restore(&self, unused: Unused) {
+        let mut inner = self.lock();
+        inner.before = unused.time;
+        inner.since = match unused.pace {
+            Pace::Counting => Some(Instant::now()),
+            Pace::Standing => None,
+        };
+    }
+
+    /// Has want of use count on, or stand still.
+    pub(super) fn set_pace(&self, pace: Pace) {
+        let mut inner = self.lock();
+        match pace {
+            Pace::Standing => {
+                inner.before = inner.unused();
+                inner.since = None;
+            }
+            Pace::Counting => {
+                inner.since.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+
+    /// Whether want of use counts.
+    pub(super) fn pace(&self) -> Pace {
+        match self.lock().since {
+            Some(_) => Pace::Counting,
+            None => Pace::Standing,
+        }
     }
 }
 
@@ -130,7 +178,7 @@ impl Activity {
 }
 
 impl Inner {
-    fn idle_for(&self) -> Duration {
+    fn unused(&self) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
@@ -161,6 +209,30 @@ mod tests {
         drop(second);
         tokio::time::advance(MINUTE).await;
         assert_eq!(activity.idle_for(), Some(MINUTE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_stands_still_while_paused_and_counts_on() {
+        let activity = Activity::default();
+        tokio::time::advance(MINUTE).await;
+        activity.set_pace(Pace::Standing);
+        tokio::time::advance(MINUTE).await;
+        assert_eq!(activity.idle_for(), Some(MINUTE));
+        activity.set_pace(Pace::Counting);
+        tokio::time::advance(MINUTE).await;
+        assert_eq!(activity.idle_for(), Some(2 * MINUTE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_first_use_is_told() {
+        let activity = Activity::default();
+        assert_eq!(activity.tell_next(), Some(Duration::ZERO));
+        let in_use = activity.use_now();
+        activity.used().await;
+        assert_eq!(activity.tell_next(), None);
+        drop((in_use.clone(), in_use));
+        let told = tokio::time::timeout(MINUTE, activity.used()).await;
+        assert!(told.is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,15 +4,22 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::failure::did_not_settle;
-use super::handle::{Handle, Paused, Reply, Resume};
-use super::pause::SETTLES_WITHIN;
+use super::handle::{Handle, Paused, Reply, Resume, View};
 use super::runtime::{Cause, New, Runtime, Started};
 use super::spec::Spec;
 use super::state::{Decision, Event, Refusal, State, decide};
 use super::table::Table;
+use super::update::Change;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Record;
+use crate::store::{Pace, Record};
+use idling::Watchman;
+
+/// Update.
+mod changing;
+/// The idle policy.
+pub(super) mod idling;
+/// Pause and resume.
+mod pausing;
 
 /// What is asked of a sandbox.
 pub(super) enum Request<L> {
@@ -22,6 +29,8 @@ pub(super) enum Request<L> {
     Pause(Reply<Paused>),
     /// Thaw it.
     Resume(Reply<()>),
+    /// Change it.
+    Update(Box<Change>, Reply<View>),
     /// End its processes.
     Stop(Reply<()>),
     /// End its processes and remove its files.
@@ -34,6 +43,7 @@ impl<L> Request<L> {
         match self {
             Self::Start(_, reply) => answer(reply, Err(error)),
             Self::Pause(reply) => answer(reply, Err(error)),
+            Self::Update(_, reply) => answer(reply, Err(error)),
             Self::Resume(reply) | Self::Stop(reply) | Self::Delete(reply) => {
                 answer(reply, Err(error));
             }
@@ -57,6 +67,8 @@ pub(super) struct Actor<R: Runtime> {
     pub(super) record: Option<Arc<Record>>,
     /// The uid range, as far as it is known.
     pub(super) uid_base: Option<u32>,
+    /// When it looks at its want of use.
+    pub(super) watchman: Watchman,
 }
 
 impl<R: Runtime> Actor<R> {
@@ -79,15 +91,19 @@ impl<R: Runtime> Actor<R> {
     /// Serves a sandbox until it is deleted.
     pub(super) async fn serve(mut self) {
         loop {
-            let next = match self.handle.live_now() {
-                Some(live) => tokio::select! {
-                    request = self.requests.recv() => self.on_request(request).await,
-                    () = self.runtime.died(&live) => self.on_holder_died(live).await,
-                },
-                None => {
-                    let request = self.requests.recv().await;
-                    self.on_request(request).await
+            self.set_watch();
+            let (runtime, handle) = (self.runtime.clone(), self.handle.clone());
+            let live = handle.live_now();
+            let next = tokio::select! {
+                // Who asks comes before what nobody asked for.
+                biased;
+                request = self.requests.recv() => self.on_request(request).await,
+                () = died(&runtime, live.as_ref()) => self.on_holder_died(live).await,
+                () = handle.activity().used() => {
+                    self.on_used().await;
+                    Next::Serve
                 }
+                () = self.watchman.time_to_look() => self.on_look().await,
             };
             if matches!(next, Next::End) {
                 break;
@@ -101,6 +117,7 @@ impl<R: Runtime> Actor<R> {
             Some(Request::Start(resume, reply)) => answer(reply, self.start(resume).await),
             Some(Request::Pause(reply)) => self.pause(reply).await,
             Some(Request::Resume(reply)) => answer(reply, self.resume().await),
+            Some(Request::Update(change, reply)) => answer(reply, self.update(*change).await),
             Some(Request::Stop(reply)) => answer(reply, self.stop().await),
             Some(Request::Delete(reply)) => {
                 let deleted = self.delete().await;
@@ -118,12 +135,13 @@ impl<R: Runtime> Actor<R> {
         Next::Serve
     }
 
-    async fn on_holder_died(&mut self, live: R::Live) -> Next {
+    async fn on_holder_died(&mut self, live: Option<R::Live>) -> Next {
         tracing::warn!(sandbox = %self.handle.id(), "holder died; the sandbox is stopped");
         if let Decision::Go(state) = self.decide(Event::HolderDied) {
             self.handle.take_live(state);
-            let ended = self.end_processes(live, Cause::HolderDied, state).await;
-            if let Err(error) = ended {
+            if let Some(live) = live
+                && let Err(error) = self.end_processes(live, Cause::HolderDied, state).await
+            {
                 unheard(&error);
             }
         }
@@ -152,64 +170,6 @@ impl<R: Runtime> Actor<R> {
         let started = self.runtime.start(self.record()?).await?;
         let live = started.live.clone();
         self.enter_started(started);
-        Ok(live)
-    }
-
-    async fn pause(&mut self, reply: Reply<Paused>) {
-        match self.decide(Event::Freeze) {
-            Decision::Go(_) => match self.freeze().await {
-                Ok(live) => self.reclaim(live, reply),
-                Err(error) => answer(reply, Err(error)),
-            },
-            Decision::Stay => {
-                let paused = Paused {
-                    sandbox: self.handle.view(),
-                    reclaimed_bytes: None,
-                };
-                answer(reply, Ok(paused));
-            }
-            Decision::Refuse(refusal) => answer(reply, Err(self.refusal(refusal))),
-        }
-    }
-
-    /// Freezes it while nobody spawns.
-    async fn freeze(&mut self) -> Result<R::Live> {
-        let live = self.handle.live_now();
-        let live = live.ok_or_else(|| self.refusal(Refusal::NotRunning))?;
-        let alone = tokio::time::timeout(SETTLES_WITHIN, self.handle.close_gate());
-        let _alone = alone.await.map_err(|_| did_not_settle())?;
-        self.runtime.freeze(live.clone()).await?;
-        self.handle.update(|status| status.state = State::Frozen);
-        Ok(live)
-    }
-
-    /// Gives memory back and answers, aside: who needs the sandbox meanwhile need not wait for that.
-    fn reclaim(&self, live: R::Live, reply: Reply<Paused>) {
-        let (runtime, sandbox) = (self.runtime.clone(), self.handle.view());
-        tokio::spawn(async move {
-            let reclaimed_bytes = runtime.reclaim(live).await;
-            let paused = Paused {
-                sandbox,
-                reclaimed_bytes,
-            };
-            answer(reply, Ok(paused));
-        });
-    }
-
-    async fn resume(&mut self) -> Result<()> {
-        match self.decide(Event::Thaw) {
-            Decision::Go(_) => match self.handle.live_now() {
-                Some(live) => self.thaw(live).await.map(drop),
-                None => Err(self.refusal(Refusal::NotRunning)),
-            },
-            Decision::Stay => Ok(()),
-            Decision::Refuse(refusal) => Err(self.refusal(refusal)),
-        }
-    }
-
-    async fn thaw(&mut self, live: R::Live) -> Result<R::Live> {
-        self.runtime.thaw(live.clone()).await?;
-        self.handle.update(|status| status.state = State::Running);
         Ok(live)
     }
 
@@ -242,7 +202,11 @@ impl<R: Runtime> Actor<R> {
     async fn end_processes(&mut self, live: R::Live, cause: Cause, then: State) -> Result<()> {
         match self.runtime.end(live, cause).await {
             Ok(()) => {
-                self.handle.update(|status| status.state = then);
+                self.handle.activity().set_pace(Pace::Counting);
+                self.handle.update(|status| {
+                    status.state = then;
+                    status.reason.clear();
+                });
                 Ok(())
             }
             Err(error) => Err(self.damage("its processes could not be ended", error)),
@@ -316,6 +280,7 @@ impl<R: Runtime> Actor<R> {
     fn enter_started(&self, started: Started<R::Live>) {
         self.handle.update(|status| {
             status.state = State::Running;
+            status.reason.clear();
             status.live = Some(started.live);
             status.limits = started.limits;
         });
@@ -353,6 +318,14 @@ impl<R: Runtime> Actor<R> {
             Refusal::IsBeingDeleted => "acquire it anew",
             Refusal::AlreadyCreated => "report this: it is a fault of Lodge",
         })
+    }
+}
+
+/// Waits until PID 1 of a started sandbox has died.
+async fn died<R: Runtime>(runtime: &R, live: Option<&R::Live>) {
+    match live {
+        Some(live) => runtime.died(live).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -12,11 +12,12 @@ use tokio::task::yield_now;
 
 use super::handle::Handle;
 use super::id::SandboxId;
+use super::idle::IdlePolicy;
 use super::limits::{self, EffectiveLimits, LimitStatus, Limits, Shortfall};
-use super::runtime::{Cause, Condition, Defaults, Motion, New, Runtime, Started};
+use super::runtime::{Cause, Condition, Defaults, Motion, New, Relimit, Runtime, Started};
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::{Digest, ImageRef};
-use crate::store::{Loaded, Record};
+use crate::store::{Loaded, Record, Unused};
 
 /// A host in memory. Cheap to clone: all clones are one host.
 #[derive(Clone, Default)]
@@ -31,7 +32,10 @@ pub(crate) struct World {
     pub(crate) trash: BTreeSet<SandboxId>,
     /// Those that have processes.
     pub(crate) alive: BTreeMap<SandboxId, Alive>,
-    /// Changes that fail, each once, in this order, by name: `create`, `start`, `end`, `freeze`, `thaw`, `put away`.
+    /// How long they had not been used when that was noted. The host's clock stands still while no daemon lives.
+    pub(crate) unused: BTreeMap<SandboxId, Unused>,
+    /// Changes that fail, each once, in this order, by name: `create`, `start`, `end`, `freeze`, `thaw`, `limit`, `write`,
+    /// `put away`.
     pub(crate) failing: Vec<&'static str>,
     /// Starts so far; each start is a life of its own.
     lives: u64,
@@ -142,6 +146,7 @@ impl Runtime for Fake {
         Defaults {
             image: "base".into(),
             limits: Limits::default(),
+            idle: IdlePolicy::default(),
         }
     }
 
@@ -228,9 +233,41 @@ impl Runtime for Fake {
             .await
     }
 
+    async fn limit(&self, live: FakeLive, relimit: Relimit) -> Result<Vec<LimitStatus>> {
+        let limits = self.statuses(&relimit.new)?;
+        self.change("limit", |world| {
+            let alive = world.alive.contains_key(&live.id);
+            assert!(alive, "limits are set on what is alive");
+            Ok(limits)
+        })
+        .await
+    }
+
+    async fn write(&self, record: Arc<Record>) -> Result<()> {
+        self.change("write", |world| {
+            world.records.insert(record.id.clone(), record);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn note_unused(&self, id: SandboxId, unused: Option<Unused>) {
+        yield_now().await;
+        let mut world = self.world();
+        match unused {
+            Some(unused) => world.unused.insert(id, unused),
+            None => world.unused.remove(&id),
+        };
+    }
+
+    async fn unused(&self, id: SandboxId) -> Option<Unused> {
+        self.world().unused.get(&id).copied()
+    }
+
     async fn put_away(&self, id: SandboxId) -> Result<()> {
         self.change("put away", |world| {
             world.alive.remove(&id);
+            world.unused.remove(&id);
             if world.records.remove(&id).is_some() {
                 world.trash.insert(id);
             }

@@ -11,10 +11,12 @@ use super::actor::Request;
 use super::changes::{Changes, Teller};
 use super::filter::Filter;
 use super::id::{SandboxId, SandboxName, Tenant};
+use super::idle::IdlePolicy;
 use super::limits::LimitStatus;
 use super::live::Live;
 use super::spec::Spec;
 use super::state::State;
+use super::update::Change;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::RunTable;
 
@@ -137,6 +139,8 @@ pub struct View {
     pub hostname: String,
     /// Live runs now.
     pub live_runs: u32,
+    /// When it is frozen, stopped and deleted for want of use; `None` where its record cannot be read.
+    pub idle: Option<IdlePolicy>,
     /// How long it has not been used; `None` while it is in use.
     pub idle_for: Option<Duration>,
     /// Streams of runs that are open.
@@ -243,6 +247,12 @@ impl<L: Clone> Handle<L> {
         self.ask(Request::Resume).await
     }
 
+    /// Changes limits, idle policy or labels.
+    pub async fn change(&self, change: Change) -> Result<View> {
+        self.ask(|reply| Request::Update(Box::new(change), reply))
+            .await
+    }
+
     /// Ends every process.
     pub async fn stop(&self) -> Result<()> {
         self.ask(Request::Stop).await
@@ -271,6 +281,7 @@ impl<L: Clone> Handle<L> {
             limits: status.limits.clone(),
             hostname: self.identity().name.hostname(),
             live_runs: u32::try_from(self.0.runs.live()).unwrap_or(u32::MAX),
+            idle: spec.map(|spec| spec.idle),
             idle_for: self.0.activity.idle_for(),
             open_streams: self.0.activity.streams(),
         }
@@ -333,6 +344,11 @@ impl<L> Handle<L> {
     /// Resolves when nothing is left of it but files in the trash.
     pub async fn gone(&self) {
         self.0.requests.closed().await;
+    }
+
+    /// For its task alone, and for who takes it up.
+    pub(super) fn activity(&self) -> &Activity {
+        &self.0.activity
     }
 
     /// For its task alone: keeps everybody from spawning. Waits for those who are about to.

@@ -7,18 +7,19 @@ use super::delete;
 use super::found;
 use super::handle::Handle;
 use super::id::SandboxId;
-use super::limits::{EffectiveLimits, Limits};
+use super::limits::{EffectiveLimits, LimitStatus, Limits};
 use super::live::Live;
 use super::pause;
 use super::platform::Platform;
-use super::runtime::{Cause, Condition, Defaults, New, Runtime, Started};
+use super::runtime::{Cause, Condition, Defaults, New, Relimit, Runtime, Started};
 use super::start;
 use super::stop;
+use super::update;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::holder::KnownRun;
 use crate::image::{Digest, ImageRef, Pin};
-use crate::store::{Loaded, Record};
+use crate::store::{Loaded, Record, Unused};
 
 /// This host. Cheap to clone.
 #[derive(Clone)]
@@ -74,6 +75,7 @@ impl Runtime for Host {
         Defaults {
             image: self.0.default_image.clone(),
             limits: self.0.default_limits,
+            idle: self.0.default_idle,
         }
     }
 
@@ -129,6 +131,28 @@ impl Runtime for Host {
 
     async fn thaw(&self, live: Live) -> Result<()> {
         pause::thaw(self, live).await
+    }
+
+    async fn limit(&self, live: Live, relimit: Relimit) -> Result<Vec<LimitStatus>> {
+        self.on_thread(move |platform| update::limit(platform, &live, &relimit))
+            .await
+    }
+
+    async fn write(&self, record: Arc<Record>) -> Result<()> {
+        self.on_thread(move |platform| Ok(platform.store.write(&record)?))
+            .await
+    }
+
+    async fn note_unused(&self, id: SandboxId, unused: Option<Unused>) {
+        let noted = self.on_thread(move |platform| Ok(platform.store.note_unused(&id, unused)?));
+        if let Err(error) = noted.await {
+            tracing::warn!(error = %error.chain(), "not noted how long a sandbox has not been used");
+        }
+    }
+
+    async fn unused(&self, id: SandboxId) -> Option<Unused> {
+        let unused = self.on_thread(move |platform| Ok(platform.store.unused(&id)));
+        unused.await.unwrap_or_default()
     }
 
     async fn put_away(&self, id: SandboxId) -> Result<()> {

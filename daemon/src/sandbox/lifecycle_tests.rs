@@ -1,14 +1,18 @@
 //! What actor, registry and recovery do, on the host in memory.
 
 use std::future::Future;
+use std::time::Duration;
 
 use super::fake::{Fake, FakeLive};
 use super::filter::Filter;
 use super::handle::{Handle, Resume};
 use super::id::{SandboxName, Tenant};
+use super::idle::{After, IdleChange};
 use super::limits::Shortfall;
 use super::registry::{Acquire, Registry};
+use super::runtime::Motion;
 use super::state::State;
+use super::update::Change;
 use crate::error::Result;
 
 /// One daemon's life on a host: dropped with its tasks, as by kill -9.
@@ -42,6 +46,7 @@ impl Daemon {
             labels: Default::default(),
             limits: Default::default(),
             shortfall: Shortfall::Refuse,
+            idle: Default::default(),
             resume: Resume::Auto,
         };
         let tenant = Tenant::default();
@@ -92,5 +97,251 @@ fn a_sandbox_whose_holder_dies_is_stopped_and_its_next_use_starts_it() {
             tokio::task::yield_now().await;
         }
         assert_eq!(handle.live(Resume::Auto).await.expect("started").life, 2);
+    });
+}
+
+/// A policy of seconds.
+fn seconds(freeze: i64, stop: i64, delete: i64) -> IdleChange {
+    let after = |seconds| Some(After::parse(seconds, 0).expect("valid"));
+    IdleChange {
+        freeze: after(freeze),
+        stop: after(stop),
+        delete: after(delete),
+    }
+}
+
+fn idle(policy: IdleChange) -> Change {
+    Change {
+        limits: Default::default(),
+        shortfall: Shortfall::Refuse,
+        idle: policy,
+        set_labels: Default::default(),
+        remove_labels: Vec::new(),
+    }
+}
+
+/// Lets its task get as far as it gets by this time.
+async fn after(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Case H6, at the place where it is decided: each step of the policy at its time, none while it is in use.
+#[test]
+fn the_idle_policy_freezes_then_stops_then_deletes() {
+    let fake = Fake::default();
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon.acquire("a").await.expect("made");
+        handle
+            .change(idle(seconds(10, 20, 30)))
+            .await
+            .expect("changed");
+        let in_use = handle.use_now();
+        after(100).await;
+        assert_eq!(handle.state(), State::Running);
+        drop(in_use);
+        for (wait, state) in [
+            (9, State::Running),
+            (1, State::Frozen),
+            (10, State::Stopped),
+        ] {
+            after(wait).await;
+            assert_eq!(handle.state(), state);
+            assert_eq!(handle.view().reason.is_empty(), state == State::Running);
+        }
+        after(10).await;
+        assert_eq!(handle.state(), State::Deleting);
+        handle.gone().await;
+    });
+    assert!(fake.world().records.is_empty());
+}
+
+#[test]
+fn one_that_a_caller_paused_is_not_swept_and_counts_on_when_it_goes_on() {
+    let fake = Fake::default();
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon.acquire("a").await.expect("made");
+        handle
+            .change(idle(seconds(10, 20, 0)))
+            .await
+            .expect("changed");
+        handle.pause().await.expect("paused");
+        after(1000).await;
+        assert_eq!(handle.state(), State::Frozen);
+        handle.resume().await.expect("resumed");
+        after(9).await;
+        assert_eq!(handle.state(), State::Running);
+        after(2).await;
+        assert_eq!(handle.state(), State::Frozen);
+        // Now it is the caller's: the policy waits.
+        handle.pause().await.expect("paused");
+        after(1000).await;
+        assert_eq!(handle.state(), State::Frozen);
+        assert_eq!(handle.view().reason, "");
+    });
+    drop(daemon);
+    // Also for the next daemon.
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon
+            .registry
+            .list(&Tenant::default(), &Filter::default(), None, 1)[0]
+            .clone();
+        after(1000).await;
+        assert_eq!(handle.state(), State::Frozen);
+    });
+}
+
+/// Looking is no use, and every use begins the time anew.
+#[test]
+fn a_use_puts_the_policy_off_and_a_look_does_not() {
+    let fake = Fake::default();
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon.acquire("a").await.expect("made");
+        handle
+            .change(idle(seconds(10, 0, 0)))
+            .await
+            .expect("changed");
+        for _ in 0..20 {
+            after(5).await;
+            drop(handle.admit(Resume::Auto).await.expect("running"));
+        }
+        assert_eq!(handle.state(), State::Running);
+        for _ in 0..11 {
+            after(1).await;
+            handle.view();
+        }
+        assert_eq!(handle.state(), State::Frozen);
+        let refused = handle.admit(Resume::Error).await.err().expect("refused");
+        assert_eq!(refused.reason(), "SANDBOX_IS_FROZEN");
+        drop(handle.admit(Resume::Auto).await.expect("thawed"));
+        assert_eq!(handle.state(), State::Running);
+    });
+}
+
+/// The note of its want of use outlives the daemon, and a use takes it away.
+#[test]
+fn want_of_use_counts_on_over_a_restart() {
+    let fake = Fake::default();
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon.acquire("a").await.expect("made");
+        handle
+            .change(idle(seconds(0, 200, 0)))
+            .await
+            .expect("changed");
+        after(150).await;
+    });
+    drop(daemon);
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon
+            .registry
+            .list(&Tenant::default(), &Filter::default(), None, 1)[0]
+            .clone();
+        // Noted after one minute.
+        after(130).await;
+        assert_eq!(handle.state(), State::Running);
+        after(11).await;
+        assert_eq!(handle.state(), State::Stopped);
+        handle.live(Resume::Auto).await.expect("started");
+        after(1).await;
+        assert!(fake.world().unused.is_empty());
+    });
+}
+
+/// A run and the sweep at the same moment: whoever runs gets in.
+#[test]
+fn a_run_and_the_idle_policy_never_race_into_an_error() {
+    for yields in 0..40 {
+        for policy in [seconds(10, 0, 0), seconds(0, 10, 0)] {
+            let fake = Fake::default();
+            let daemon = Daemon::on(&fake);
+            daemon.run(async {
+                let handle = daemon.acquire("a").await.expect("made");
+                handle.change(idle(policy)).await.expect("changed");
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                for _ in 0..yields {
+                    tokio::task::yield_now().await;
+                }
+                let admission = handle.admit(Resume::Auto).await.expect("admitted");
+                let world = fake.world();
+                assert_eq!(world.alive[handle.id()].motion, Motion::Running);
+                assert_eq!(world.alive[handle.id()].life, admission.live().life);
+            });
+        }
+    }
+}
+
+/// Case H5, at the place where it is decided.
+#[test]
+fn what_was_changed_holds_over_stop_start_and_restart() {
+    let fake = Fake::default();
+    let daemon = Daemon::on(&fake);
+    let mut change = idle(seconds(7, 8, 9));
+    change.limits.pids = Some(64);
+    change.set_labels.insert("team".into(), "a".into());
+    let view = daemon.run(async {
+        let handle = daemon.acquire("a").await.expect("made");
+        let view = handle.change(change).await.expect("changed");
+        handle.stop().await.expect("stopped");
+        handle.live(Resume::Auto).await.expect("started");
+        view
+    });
+    drop(daemon);
+    let daemon = Daemon::on(&fake);
+    let after = daemon
+        .registry
+        .list(&Tenant::default(), &Filter::default(), None, 1)[0]
+        .view();
+    assert_eq!(
+        (&after.idle, &after.labels, &after.limits),
+        (&view.idle, &view.labels, &view.limits)
+    );
+    assert_eq!(after.labels["team"], "a");
+}
+
+/// All or nothing: neither the kernel's refusal nor the disk's leaves a half.
+#[test]
+fn a_change_that_fails_changes_nothing() {
+    for failing in ["limit", "write"] {
+        let fake = Fake::default();
+        let daemon = Daemon::on(&fake);
+        daemon.run(async {
+            let handle = daemon.acquire("a").await.expect("made");
+            let before = handle.view();
+            let record = fake.world().records[handle.id()].clone();
+            fake.world().failing.push(failing);
+            let mut change = idle(seconds(1, 1, 1));
+            change.limits.pids = Some(64);
+            change.set_labels.insert("team".into(), "a".into());
+            handle.change(change).await.expect_err("it fails");
+            let after = handle.view();
+            assert_eq!(
+                (after.idle, after.labels, after.limits),
+                (before.idle, before.labels, before.limits)
+            );
+            assert_eq!(fake.world().records[handle.id()], record);
+        });
+    }
+}
+
+/// A pause that does not settle leaves a sandbox that runs; one that others undo is no error to who runs.
+#[test]
+fn a_pause_that_fails_leaves_it_running() {
+    let fake = Fake::default();
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon.acquire("a").await.expect("made");
+        fake.world().failing.push("freeze");
+        handle.pause().await.expect_err("it fails");
+        assert_eq!(handle.state(), State::Running);
+        drop(handle.admit(Resume::Error).await.expect("it runs"));
+        handle.pause().await.expect("it can be paused");
     });
 }

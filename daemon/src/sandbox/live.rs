@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use lodge_kernel::cgroup::SandboxGroup;
 
@@ -27,6 +28,6 @@ pub struct Live {
     pub workdir: String,
     /// Where the logs of runs go: `<state>/sandboxes/<id>/runs`.
     pub runs_dir: PathBuf,
-    /// The limit on processes, for messages that name it.
-    pub pids_limit: u64,
+    /// The limit on processes, for messages that name it; all clones see a change.
+    pub pids_limit: Arc<AtomicU64>,
 }

@@ -6,6 +6,9 @@ pub mod id;
 /// Limits: as asked for, as resolved, and as the kernel holds them.
 pub mod limits;
 
+/// What happens to a sandbox that nobody uses.
+pub mod idle;
+
 /// What a sandbox is made from.
 pub mod spec;
 
@@ -55,6 +58,8 @@ pub(crate) mod steps;
 /// Creating: uid range, directory, layer, record.
 mod create;
 
+/// What a start fixes.
+mod launched;
 /// Starting: cgroup, layers, holder, limits.
 mod start;
 
@@ -63,6 +68,9 @@ mod stop;
 
 /// Pausing: the freeze of the runs.
 mod pause;
+
+/// Updating: limits, policy, labels.
+pub mod update;
 
 /// Deleting: stopped, out of sight, then removed.
 mod delete;
@@ -92,3 +100,4 @@ pub use filter::Filter;
 pub use handle::{Admission, Handle, Paused, Resume};
 pub use live::Live;
 pub use registry::{Acquire, Acquired, Registry, SandboxRef};
+pub use update::Change;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lodge_kernel::cgroup;
 use tokio::sync::Semaphore;
 
+use super::idle::IdlePolicy;
 use super::limits::{EffectiveLimits, Limits};
 use super::uid_range::UidRanges;
 use crate::exec::Engine;
@@ -42,6 +43,8 @@ pub struct Platform {
     pub holders_dir: PathBuf,
     /// Limits of a sandbox that names none.
     pub default_limits: Limits,
+    /// Idle policy of a sandbox that names none.
+    pub default_idle: IdlePolicy,
     /// Image of a sandbox that names none.
     pub default_image: String,
     /// Bounds what is being started.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::actor::idling::Watchman;
 use super::actor::{Actor, Request};
 use super::handle::{Handle, Identity, Status};
 use super::id::{SandboxId, SandboxName};
@@ -15,7 +16,7 @@ use super::registry::Registry;
 use super::runtime::{Condition, Motion, Runtime, Started};
 use super::state::State;
 use crate::error::Result;
-use crate::store::{Damage, Loaded, Record};
+use crate::store::{Damage, Loaded, Pace, Record};
 
 /// Holders asked at once. Each answers in less than a millisecond, or is given up on after some seconds: so many at once
 /// that a node full of silent ones is served long before the unit's start would time out.
@@ -126,11 +127,28 @@ async fn take_up_sandbox<R: Runtime>(registry: &Registry<R>, record: Arc<Record>
         name: record.spec.name.clone(),
     };
     let (handle, requests) = Handle::new(identity, record.created_at_ms, status);
+    let watchman = restore_unused(runtime, &handle).await;
     if let Some((live, known, _)) = found {
         adopt(runtime, &handle, live, known).await;
     }
-    let uid_base = Some(record.uid_base);
-    serve(registry, handle, requests, Some(record), uid_base);
+    let known = Known {
+        uid_base: Some(record.uid_base),
+        record: Some(record),
+        watchman,
+    };
+    serve(registry, handle, requests, known);
+}
+
+/// Counts on for how long it has not been used. One that is not frozen any more does not stand still, whatever was noted.
+async fn restore_unused<R: Runtime>(runtime: &R, handle: &Handle<R::Live>) -> Watchman {
+    let Some(mut unused) = runtime.unused(handle.id().clone()).await else {
+        return Watchman::default();
+    };
+    if handle.state() != State::Frozen {
+        unused.pace = Pace::Counting;
+    }
+    handle.activity().restore(unused);
+    Watchman::with_note()
 }
 
 /// Takes a holder's runs over. If that panics, the sandbox is damaged: what it says of its runs could not be trusted.
@@ -159,17 +177,33 @@ fn take_up_damaged<R: Runtime>(registry: &Registry<R>, id: SandboxId, damage: Da
     let mut status = Status::new(State::Damaged, Vec::new());
     status.reason = damage.reason;
     let (handle, requests) = Handle::new(identity, 0, status);
-    serve(registry, handle, requests, None, damage.uid_base);
+    let known = Known {
+        uid_base: damage.uid_base,
+        ..Known::default()
+    };
+    serve(registry, handle, requests, known);
+}
+
+/// What is known of a sandbox that was taken up.
+#[derive(Default)]
+struct Known {
+    record: Option<Arc<Record>>,
+    uid_base: Option<u32>,
+    watchman: Watchman,
 }
 
 fn serve<R: Runtime>(
     registry: &Registry<R>,
     handle: Handle<R::Live>,
     requests: mpsc::Receiver<Request<R::Live>>,
-    record: Option<Arc<Record>>,
-    uid_base: Option<u32>,
+    known: Known,
 ) {
     registry.table().insert(&handle);
+    let Known {
+        record,
+        uid_base,
+        watchman,
+    } = known;
     let actor = Actor {
         runtime: registry.runtime().clone(),
         table: registry.table().clone(),
@@ -177,6 +211,7 @@ fn serve<R: Runtime>(
         requests,
         record,
         uid_base,
+        watchman,
     };
     tokio::spawn(actor.serve());
 }

@@ -6,11 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 
+use super::actor::idling::Watchman;
 use super::actor::{Actor, IS_BEING_DELETED, Request};
 use super::filter::Filter;
 use super::handle::{Handle, Identity, Resume, SANDBOX_CONTENDED, SANDBOX_NOT_FOUND, Status, View};
 use super::host::Host;
 use super::id::{SandboxId, SandboxName, Tenant};
+use super::idle::IdleChange;
 use super::limits::{self, LimitStatus, RequestedLimits, Shortfall};
 use super::platform::Platform;
 use super::recover;
@@ -64,6 +66,8 @@ pub struct Acquire {
     pub limits: RequestedLimits,
     /// Whether limits that are not enforced are accepted.
     pub shortfall: Shortfall,
+    /// What happens to it when nobody uses it.
+    pub idle: IdleChange,
     /// What it does to one that is frozen.
     pub resume: Resume,
 }
@@ -226,6 +230,7 @@ impl<R: Runtime> Registry<R> {
                     requests,
                     record: None,
                     uid_base: None,
+                    watchman: Watchman::default(),
                 };
                 tokio::spawn(actor.create(spec));
                 Ok(Obtained {
@@ -260,6 +265,7 @@ impl<R: Runtime> Registry<R> {
             requested: request.limits,
             limits,
             shortfall: request.shortfall,
+            idle: request.idle.on(&defaults.idle),
         };
         Ok((spec, statuses, pin))
     }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use super::handle::Handle;
 use super::id::SandboxId;
-use super::limits::{EffectiveLimits, LimitStatus, Limits};
+use super::idle::IdlePolicy;
+use super::limits::{EffectiveLimits, LimitStatus, Limits, RequestedLimits, Shortfall};
 use super::spec::Spec;
 use crate::error::Result;
 use crate::image::{Digest, ImageRef};
-use crate::store::{Loaded, Record};
+use crate::store::{Loaded, Record, Unused};
 
 /// A host. Cheap to clone. A change that fails leaves things as they were, unless it says otherwise.
 pub trait Runtime: Clone + Send + Sync + 'static {
@@ -62,6 +63,23 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// Lets the runs go on, and then their deadlines.
     fn thaw(&self, live: Self::Live) -> impl Future<Output = Result<()>> + Send;
 
+    /// Has other limits held, or leaves them as they were. Those that hold from the next start on are told as they are.
+    fn limit(
+        &self,
+        live: Self::Live,
+        relimit: Relimit,
+    ) -> impl Future<Output = Result<Vec<LimitStatus>>> + Send;
+
+    /// Writes the record of a sandbox that has one.
+    fn write(&self, record: Arc<Record>) -> impl Future<Output = Result<()>> + Send;
+
+    /// Remembers how long a sandbox has not been used, or that it is in use. Best effort.
+    fn note_unused(&self, id: SandboxId, unused: Option<Unused>)
+    -> impl Future<Output = ()> + Send;
+
+    /// How long a sandbox has not been used, if that was remembered.
+    fn unused(&self, id: SandboxId) -> impl Future<Output = Option<Unused>> + Send;
+
     /// Ends what a sandbox without `Live` may still have, and takes its files out of sight, for good.
     fn put_away(&self, id: SandboxId) -> impl Future<Output = Result<()>> + Send;
 
@@ -96,6 +114,8 @@ pub struct Defaults {
     pub image: String,
     /// Its limits.
     pub limits: Limits,
+    /// Its idle policy.
+    pub idle: IdlePolicy,
 }
 
 /// A sandbox that is to be made.
@@ -107,6 +127,31 @@ pub struct New {
     pub spec: Spec,
     /// When it was asked for: milliseconds since 1970, UTC.
     pub created_at_ms: u64,
+}
+
+/// Limits that are to be held instead of others.
+#[derive(Debug, Clone)]
+pub struct Relimit {
+    /// With the limits that were held.
+    pub old: Arc<Record>,
+    /// With those that are to be.
+    pub new: Arc<Record>,
+    /// Those that were asked for now.
+    pub asked: RequestedLimits,
+    /// Whether one of these may go unenforced.
+    pub shortfall: Shortfall,
+}
+
+impl Relimit {
+    /// The way back, at any price.
+    pub(super) fn back(self) -> Self {
+        Self {
+            old: self.new,
+            new: self.old,
+            asked: RequestedLimits::default(),
+            shortfall: Shortfall::Degrade,
+        }
+    }
 }
 
 /// A sandbox that was started.

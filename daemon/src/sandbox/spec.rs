@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::sandbox::id::{SandboxName, Tenant};
+use crate::sandbox::idle::IdlePolicy;
 use crate::sandbox::limits::{Limits, RequestedLimits, Shortfall};
 
 /// Variables of a sandbox. Each is copied into every run, so that a few hundred are plenty.
@@ -43,6 +44,8 @@ pub struct Spec {
     pub limits: Limits,
     /// Whether limits that are not enforced were accepted.
     pub shortfall: Shortfall,
+    /// What happens to it when nobody uses it.
+    pub idle: IdlePolicy,
 }
 
 /// Checks a sandbox's variables.

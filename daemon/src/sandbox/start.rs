@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
 
 use super::id::SandboxId;
+use super::launched;
 use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
 use super::live::Live;
 use super::platform::Platform;
@@ -104,7 +106,7 @@ pub(super) fn live(
         user: image.user.clone(),
         workdir: image.workdir.clone(),
         runs_dir: platform.store.runs_dir(&record.id),
-        pids_limit: record.spec.limits.pids,
+        pids_limit: Arc::new(AtomicU64::new(record.spec.limits.pids)),
     }
 }
 
@@ -207,6 +209,7 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
         cgroup: starting.group.as_ref().expect(SET).launch_fds()?,
         socket: holder_socket(platform, &record.id),
     };
+    launched::write(platform, record)?;
     let launch = Holder::launch(&platform.launcher, spec);
     // The timer is made inside: it needs the runtime's clock.
     let launched = tokio::runtime::Handle::current()
@@ -256,11 +259,21 @@ pub(super) fn hold_limits(
     group: &SandboxGroup,
     shortfall: Shortfall,
 ) -> Result<Vec<LimitStatus>> {
+    let held = held(platform, record, group);
+    limits::statuses(&record.spec.requested, &held, shortfall)
+}
+
+/// Sets the limits and says what each came to. Two of them hold from a start on: of these, those of the last start.
+pub(super) fn held(platform: &Platform, record: &Record, group: &SandboxGroup) -> EffectiveLimits {
     let mut effective = platform.expected(&record.spec.limits);
     for applied in group.apply_limits(&cgroup_limits(record)) {
         note(&mut effective, applied);
     }
-    limits::statuses(&record.spec.requested, &effective, shortfall)
+    if let Some(launched) = launched::read(platform, &record.id) {
+        effective.open_files = Ok(launched.open_files);
+        effective.shm_bytes = Ok(launched.shm_bytes);
+    }
+    effective
 }
 
 fn note(effective: &mut EffectiveLimits, applied: EffectiveLimit) {
@@ -286,8 +299,9 @@ pub(super) fn holder_socket(platform: &Platform, id: &SandboxId) -> PathBuf {
     platform.holders_dir.join(format!("{id}.sock"))
 }
 
-/// Removes the socket of a holder that is dead.
+/// Removes the socket of a holder that is dead, and what was noted of its launch.
 pub(super) fn remove_socket(platform: &Platform, id: &SandboxId) {
+    launched::remove(platform, id);
     let remove = || std::fs::remove_file(holder_socket(platform, id));
     match fault::around("stop.remove socket", remove) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

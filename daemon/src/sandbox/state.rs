@@ -34,6 +34,8 @@ pub enum Event {
     Freeze,
     /// It is to get CPU again.
     Thaw,
+    /// Its limits, labels or policy are to change.
+    Update,
     /// Its holder has died.
     HolderDied,
     /// Nobody has used it for so long that it is to be frozen.
@@ -100,6 +102,7 @@ pub fn decide(state: State, event: Event) -> Decision {
         (State::Damaged, _) => Refuse(Refusal::IsDamaged),
 
         (State::Running, Event::Start | Event::Enter | Event::Thaw) => Stay,
+        (State::Running | State::Frozen | State::Stopped, Event::Update) => Stay,
         (State::Running, Event::Freeze) => Go(State::Frozen),
 
         (State::Frozen, Event::Start | Event::Thaw) => Go(State::Running),
@@ -126,7 +129,7 @@ mod tests {
     const STATES: [State; 6] = [Creating, Running, Frozen, Stopped, Damaged, Deleting];
 
     /// One row per event, one column per state in the order of `STATES`.
-    const EXPECTED: [(Event, [Decision; 6]); 11] = [
+    const EXPECTED: [(Event, [Decision; 6]); 12] = [
         (
             Event::Created,
             [
@@ -200,6 +203,17 @@ mod tests {
                 Stay,
                 Go(Running),
                 Refuse(NotRunning),
+                Refuse(IsDamaged),
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::Update,
+            [
+                Refuse(NotYetCreated),
+                Stay,
+                Stay,
+                Stay,
                 Refuse(IsDamaged),
                 Refuse(IsBeingDeleted),
             ],

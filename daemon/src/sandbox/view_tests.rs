@@ -57,6 +57,7 @@ fn spec(identity: &Identity, team: &str) -> Spec {
         requested: RequestedLimits::default(),
         limits: super::limits::Limits::default(),
         shortfall: Shortfall::Refuse,
+        idle: Default::default(),
     }
 }
 

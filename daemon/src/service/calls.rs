@@ -10,7 +10,7 @@ use crate::sandbox::handle::{Identity, View};
 use crate::sandbox::id::Tenant;
 use crate::sandbox::stats::Stats;
 use crate::sandbox::watch::{Watch, Watching};
-use crate::sandbox::{Acquire, Acquired, Filter, Handle, Paused, SandboxRef};
+use crate::sandbox::{Acquire, Acquired, Change, Filter, Handle, Paused, SandboxRef};
 
 /// What a daemon is and can do.
 #[derive(Debug, Clone)]
@@ -56,6 +56,14 @@ pub trait Service: Clone + Send + Sync + 'static {
         tenant: &Tenant,
         sandbox: &SandboxRef,
     ) -> impl Future<Output = Result<Stats>> + Send;
+
+    /// Changes limits, idle policy or labels. Never wakes it.
+    fn update(
+        &self,
+        tenant: &Tenant,
+        sandbox: &SandboxRef,
+        change: Change,
+    ) -> impl Future<Output = Result<View>> + Send;
 
     /// Freezes a running sandbox.
     fn pause(

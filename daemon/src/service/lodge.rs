@@ -11,7 +11,9 @@ use crate::sandbox::handle::{Identity, View};
 use crate::sandbox::id::Tenant;
 use crate::sandbox::stats::{self, Stats};
 use crate::sandbox::watch::{Watch, Watching};
-use crate::sandbox::{Acquire, Acquired, Filter, Handle, Paused, Registry, Resume, SandboxRef};
+use crate::sandbox::{
+    Acquire, Acquired, Change, Filter, Handle, Paused, Registry, Resume, SandboxRef,
+};
 
 /// Lodge on this host. Cheap to clone.
 #[derive(Clone)]
@@ -53,6 +55,10 @@ impl Service for Lodge {
         let handle = self.registry.get(tenant, sandbox)?;
         let runs_dir = self.registry.platform().store.runs_dir(handle.id());
         stats::stats(&handle, runs_dir).await
+    }
+
+    async fn update(&self, tenant: &Tenant, sandbox: &SandboxRef, change: Change) -> Result<View> {
+        self.registry.get(tenant, sandbox)?.change(change).await
     }
 
     async fn pause(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<Paused> {

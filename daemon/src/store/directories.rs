@@ -3,6 +3,7 @@
 //! ```text
 //! lock
 //! sandboxes/<id>/record.json
+//! sandboxes/<id>/idle.json     how long it has not been used
 //! sandboxes/<id>/layer/…       the storage driver's
 //! sandboxes/<id>/runs/…        logs of runs
 //! doctor/…                     probes of `lodged doctor`
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::record::{Damage, Record};
+use super::record::{Damage, Record, Upgrade};
 use crate::fault;
 use crate::sandbox::id::SandboxId;
 
@@ -89,6 +90,7 @@ pub struct Store {
     sandboxes: PathBuf,
     trash: PathBuf,
     probe: PathBuf,
+    upgrade: Upgrade,
 }
 
 impl Store {
@@ -98,11 +100,19 @@ impl Store {
             sandboxes: state_dir.join("sandboxes"),
             trash: state_dir.join("trash"),
             probe: state_dir.join(PROBE_DIR),
+            upgrade: Upgrade::default(),
         };
         for dir in [&store.sandboxes, &store.trash] {
             make_private_dir(dir)?;
         }
         Ok(store)
+    }
+
+    /// What records of older versions get that lack it.
+    #[must_use]
+    pub fn upgrading_with(mut self, upgrade: Upgrade) -> Self {
+        self.upgrade = upgrade;
+        self
     }
 
     /// The directory of a sandbox.
@@ -160,7 +170,7 @@ impl Store {
     fn load_one(&self, id: SandboxId) -> Loaded {
         let path = self.dir(&id).join(RECORD_FILE);
         match read_capped(&path) {
-            Ok(bytes) => match Record::decode(&bytes, &id) {
+            Ok(bytes) => match Record::decode(&bytes, &id, &self.upgrade) {
                 Ok(record) => Loaded::Sandbox(Box::new(record)),
                 Err(damage) => Loaded::Damaged(id, damage),
             },
@@ -211,7 +221,8 @@ impl Store {
     pub fn trash(&self) -> Result<Vec<(SandboxId, Option<u32>)>, StoreError> {
         let uid_base = |id: &SandboxId| {
             let bytes = read_capped(&self.trash.join(id.as_str()).join(RECORD_FILE)).ok()?;
-            Record::decode(&bytes, id).map_or_else(|d| d.uid_base, |record| Some(record.uid_base))
+            Record::decode(&bytes, id, &self.upgrade)
+                .map_or_else(|d| d.uid_base, |record| Some(record.uid_base))
         };
         Ok(ids_in(&self.trash)?
             .into_iter()
@@ -265,7 +276,7 @@ pub(super) fn make_private_dir(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())

@@ -5,11 +5,14 @@
 
 /// The directories of sandboxes, and reading and writing their records.
 mod directories;
+/// How long a sandbox has not been used.
+mod idle_stamp;
 /// The lock that keeps a second daemon out.
 mod lock;
 /// What a record is, and its form on disk.
 mod record;
 
 pub use directories::{Loaded, PROBE_DIR, Store, StoreError};
+pub use idle_stamp::{Pace, Unused};
 pub use lock::StateLock;
-pub use record::{Damage, Record};
+pub use record::{Damage, Record, Upgrade};

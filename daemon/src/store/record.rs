@@ -1,18 +1,30 @@
 //! A sandbox's record: what it is, and its form on disk.
 //!
-//! On disk: `{"version":1,"sha256":"<of record>","record":{…}}`. The checksum is over the very bytes of `record`, so
-//! that a half-written or edited file is told from a good one. Version 1 has every field below; a field more or less is
-//! another version.
+//! On disk: `{"version":2,"sha256":"<of record>","record":{…}}`. The checksum is over the very bytes of `record`, so
+//! that a half-written or edited file is told from a good one. A version has every field that it has; a field more or less
+//! is another version. Version 2 added the idle policy; version 1 is still read, and is version 2 from its next write on.
+//! A daemon that does not know a version lists the sandbox as damaged and leaves it as it is: before a downgrade, run the
+//! older daemon's sandboxes out, or keep the newer one.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::sandbox::id::{SandboxId, SandboxName, Tenant};
+use crate::sandbox::idle::IdlePolicy;
 use crate::sandbox::spec::Spec;
 
 /// The version that this daemon writes.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+/// The oldest version that it reads.
+const OLDEST: u64 = 1;
+
+/// What a record of an older version gets that lacks it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Upgrade {
+    /// Of version 1.
+    pub idle: IdlePolicy,
+}
 
 /// A sandbox's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +63,6 @@ struct OutEnvelope<'a> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InEnvelope<'a> {
-    #[expect(dead_code, reason = "looked at before the rest is read")]
     version: u64,
     sha256: String,
     #[serde(borrow)]
@@ -74,11 +85,11 @@ impl Record {
     }
 
     /// Reads what `encode` wrote for the sandbox `id`.
-    pub(super) fn decode(bytes: &[u8], id: &SandboxId) -> Result<Self, Damage> {
-        Self::parse(bytes, id).map_err(|reason| salvage(bytes, reason))
+    pub(super) fn decode(bytes: &[u8], id: &SandboxId, upgrade: &Upgrade) -> Result<Self, Damage> {
+        Self::parse(bytes, id, upgrade).map_err(|reason| salvage(bytes, reason))
     }
 
-    fn parse(bytes: &[u8], id: &SandboxId) -> Result<Self, String> {
+    fn parse(bytes: &[u8], id: &SandboxId, upgrade: &Upgrade) -> Result<Self, String> {
         if bytes.is_empty() {
             return Err("its record is empty".into());
         }
@@ -86,10 +97,10 @@ impl Record {
         let any: serde_json::Value =
             serde_json::from_slice(bytes).map_err(|e| format!("its record is not JSON: {e}"))?;
         match any.get("version").and_then(serde_json::Value::as_u64) {
-            Some(VERSION) => {}
+            Some(OLDEST..=VERSION) => {}
             Some(other) => {
                 return Err(format!(
-                    "its record has version {other}; this daemon reads version {VERSION}"
+                    "its record has version {other}; this daemon reads versions {OLDEST} to {VERSION}"
                 ));
             }
             None => return Err("its record has no version".into()),
@@ -99,13 +110,28 @@ impl Record {
         if checksum(envelope.record.get()) != envelope.sha256 {
             return Err("its record does not have the checksum that it says".into());
         }
-        let record: Self = serde_json::from_str(envelope.record.get())
-            .map_err(|e| format!("its record is malformed: {e}"))?;
+        let record = match envelope.version {
+            OLDEST => from_version_1(envelope.record.get(), upgrade),
+            _ => serde_json::from_str(envelope.record.get()),
+        };
+        let record: Self = record.map_err(|e| format!("its record is malformed: {e}"))?;
         if record.id != *id {
             return Err(format!("its record is that of sandbox {}", record.id));
         }
         Ok(record)
     }
+}
+
+/// Version 1 had no idle policy. One that has is not of version 1.
+fn from_version_1(record: &str, upgrade: &Upgrade) -> serde_json::Result<Record> {
+    let mut record: serde_json::Value = serde_json::from_str(record)?;
+    if let Some(spec) = record.get_mut("spec").and_then(|spec| spec.as_object_mut()) {
+        let known = spec.insert("idle".to_owned(), serde_json::to_value(upgrade.idle)?);
+        if known.is_some() {
+            return Err(serde::de::Error::custom("version 1 has no field `idle`"));
+        }
+    }
+    serde_json::from_value(record)
 }
 
 fn checksum(text: &str) -> String {

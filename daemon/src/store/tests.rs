@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::sandbox::id::{SandboxName, Tenant};
+use crate::sandbox::idle::{After, IdlePolicy};
 use crate::sandbox::limits::{Limits, RequestedLimits, Shortfall};
 use crate::sandbox::spec::Spec;
 
@@ -34,6 +35,10 @@ fn record(id: SandboxId) -> Record {
             },
             limits: Limits::default(),
             shortfall: Shortfall::Refuse,
+            idle: IdlePolicy {
+                stop: After::Never,
+                ..IdlePolicy::default()
+            },
         },
     }
 }
@@ -98,8 +103,8 @@ fn zeroed_null_and_foreign_records_are_damaged_with_the_reason() {
         ("[]".into(), "no version"),
         ("{\"version\":\"1\"}".into(), "no version"),
         (
-            whole.replacen("\"version\":1", "\"version\":2", 1),
-            "version 2",
+            whole.replacen("\"version\":2", "\"version\":3", 1),
+            "version 3",
         ),
         (whole.replacen("agent-7", "agent-8", 1), "checksum"),
         ("[".repeat(100_000), "not JSON"),
@@ -119,11 +124,56 @@ fn a_record_of_another_version_still_tells_name_and_range() {
     let text =
         fs::read_to_string(&path)
             .expect("read")
-            .replacen("\"version\":1", "\"version\":9", 1);
+            .replacen("\"version\":2", "\"version\":9", 1);
     fs::write(&path, text).expect("damage");
     let damage = damage(&store);
     assert_eq!(damage.name, Some(record.spec.name));
     assert_eq!(damage.uid_base, Some(record.uid_base));
+}
+
+/// A record as version 1 wrote it: without an idle policy.
+fn version_1(record: &Record) -> String {
+    let mut value = serde_json::to_value(record).expect("plain data");
+    let spec = value["spec"].as_object_mut().expect("an object");
+    spec.remove("idle").expect("version 2 has one");
+    envelope(1, &value.to_string())
+}
+
+fn envelope(version: u32, record: &str) -> String {
+    use sha2::Digest as _;
+    let sum = hex::encode(sha2::Sha256::digest(record.as_bytes()));
+    format!(r#"{{"version":{version},"sha256":"{sum}","record":{record}}}"#)
+}
+
+#[test]
+fn a_record_of_version_1_is_read_and_gets_the_servers_idle_policy() {
+    let (_dir, store, mut record) = written();
+    fs::write(record_path(&store, &record.id), version_1(&record)).expect("written");
+    let idle = IdlePolicy {
+        delete: After::parse(77, 0).expect("valid"),
+        ..IdlePolicy::default()
+    };
+    let store = store.upgrading_with(Upgrade { idle });
+    let Loaded::Sandbox(loaded) = only(&store) else {
+        panic!("it is damaged");
+    };
+    record.spec.idle = idle;
+    assert_eq!(*loaded, record);
+    // From its next write on it is of version 2, and keeps what it has.
+    store.write(&loaded).expect("written");
+    let store = store.upgrading_with(Upgrade::default());
+    assert!(matches!(only(&store), Loaded::Sandbox(again) if again == loaded));
+}
+
+#[test]
+fn fields_of_another_version_are_damage() {
+    let (_dir, store, record) = written();
+    let whole = serde_json::to_string(&record).expect("plain data");
+    let old = version_1(&record).replacen("\"version\":1", "\"version\":2", 1);
+    for text in [envelope(1, &whole), old] {
+        fs::write(record_path(&store, &record.id), text).expect("written");
+        assert!(damage(&store).reason.contains("malformed"));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::sandbox::Handle;
 use crate::sandbox::id::Tenant;
 use crate::service::Service;
-use messages::{acquire_from, filter_from, to_wire};
+use messages::{acquire_from, change_from, filter_from, to_wire};
 use pages::{page_after, page_of, page_size};
 
 mod messages;
@@ -99,9 +99,14 @@ impl<S: Service> wire::sandbox_service_server::SandboxService for SandboxServer<
 
     async fn update(
         &self,
-        _request: Request<wire::UpdateSandboxRequest>,
+        request: Request<wire::UpdateSandboxRequest>,
     ) -> Result<Response<wire::Sandbox>, Status> {
-        Err(not_yet("Update").into())
+        let mut request = request.into_inner();
+        let sandbox = sandbox_ref(request.sandbox.take())?;
+        let change = change_from(request)?;
+        Ok(Response::new(to_wire(
+            self.0.update(&Tenant::default(), &sandbox, change).await?,
+        )))
     }
 
     async fn pause(

@@ -9,10 +9,11 @@ use crate::error::{Error, Result};
 use crate::image::ImageRef;
 use crate::sandbox::handle::View;
 use crate::sandbox::id::{SandboxId, SandboxName};
+use crate::sandbox::idle::{After, IdleChange, IdlePolicy};
 use crate::sandbox::limits::{Enforcement, LimitStatus, RequestedLimits, Shortfall};
 use crate::sandbox::spec::check_labels;
 use crate::sandbox::state::State;
-use crate::sandbox::{Acquire, Filter, Resume, SandboxRef};
+use crate::sandbox::{Acquire, Change, Filter, Resume, SandboxRef};
 
 /// The sandbox that a request names.
 pub fn sandbox_ref(sandbox: Option<wire::SandboxRef>) -> Result<SandboxRef> {
@@ -51,11 +52,8 @@ pub(super) fn acquire_from(request: wire::AcquireRequest) -> Result<Acquire> {
         env: sorted(request.env),
         labels: sorted(request.labels),
         limits: request.limits.map(limits_from).unwrap_or_default(),
-        shortfall: if request.allow_degraded {
-            Shortfall::Degrade
-        } else {
-            Shortfall::Refuse
-        },
+        shortfall: shortfall_from(request.allow_degraded),
+        idle: idle_from(request.idle)?,
         resume: resume_from(request.resume)?,
     })
 }
@@ -83,6 +81,47 @@ fn state_from(state: i32) -> Result<State> {
             "INVALID_STATE",
             format!("states has {state}, which is no state of a sandbox"),
         )),
+    }
+}
+
+/// What an update changes. Its reference has been taken out.
+pub(super) fn change_from(request: wire::UpdateSandboxRequest) -> Result<Change> {
+    Ok(Change {
+        limits: request.limits.map(limits_from).unwrap_or_default(),
+        shortfall: shortfall_from(request.allow_degraded),
+        idle: idle_from(request.idle)?,
+        set_labels: sorted(request.set_labels),
+        remove_labels: request.remove_labels,
+    })
+}
+
+fn shortfall_from(allow_degraded: bool) -> Shortfall {
+    if allow_degraded {
+        Shortfall::Degrade
+    } else {
+        Shortfall::Refuse
+    }
+}
+
+fn idle_from(idle: Option<wire::IdlePolicy>) -> Result<IdleChange> {
+    let after = |time: Option<prost_types::Duration>| {
+        time.map(|time| After::parse(time.seconds, time.nanos))
+            .transpose()
+    };
+    let idle = idle.unwrap_or_default();
+    Ok(IdleChange {
+        freeze: after(idle.freeze_after)?,
+        stop: after(idle.stop_after)?,
+        delete: after(idle.delete_after)?,
+    })
+}
+
+fn idle_to_wire(idle: IdlePolicy) -> wire::IdlePolicy {
+    let time = |after: After| after.time().try_into().ok();
+    wire::IdlePolicy {
+        freeze_after: time(idle.freeze),
+        stop_after: time(idle.stop),
+        delete_after: time(idle.delete),
     }
 }
 
@@ -117,6 +156,7 @@ pub(super) fn to_wire(view: View) -> wire::Sandbox {
         limits: view.limits.into_iter().map(limit_to_wire).collect(),
         hostname: view.hostname,
         live_runs: view.live_runs,
+        idle: view.idle.map(idle_to_wire),
         idle_for: view.idle_for.and_then(|idle| idle.try_into().ok()),
         open_streams: view.open_streams,
         ..Default::default()

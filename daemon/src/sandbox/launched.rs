@@ -1,0 +1,57 @@
+//! The limits that a sandbox was launched with and that cannot change while it lives: a file beside its holder's socket,
+//! gone with the holder. The record has what was asked for since.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::id::SandboxId;
+use super::platform::Platform;
+use crate::error::{Error, Result, chain};
+use crate::store::Record;
+
+/// What a holder was launched with.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Launched {
+    /// Soft RLIMIT_NOFILE of runs.
+    pub(super) open_files: u64,
+    /// Size of /dev/shm, in bytes.
+    pub(super) shm_bytes: u64,
+}
+
+/// Notes it before the launch.
+pub(super) fn write(platform: &Platform, record: &Record) -> Result<()> {
+    let launched = Launched {
+        open_files: record.spec.limits.open_files,
+        shm_bytes: record.spec.limits.shm_bytes,
+    };
+    let bytes = serde_json::to_vec(&launched).expect("two numbers");
+    fs::write(path(platform, &record.id), bytes).map_err(|error| {
+        Error::internal(
+            "RUNTIME_DIR_UNUSABLE",
+            "cannot write to the runtime directory",
+            error,
+        )
+        .hint("is it full, or was it removed? restart lodged")
+    })
+}
+
+/// What it was launched with; `None` where that is not known: then it is what the record says.
+pub(super) fn read(platform: &Platform, id: &SandboxId) -> Option<Launched> {
+    serde_json::from_slice(&fs::read(path(platform, id)).ok()?).ok()
+}
+
+/// The holder is dead.
+pub(super) fn remove(platform: &Platform, id: &SandboxId) {
+    match fs::remove_file(path(platform, id)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(sandbox = %id, error = %chain(&error), "note of a launch not removed");
+        }
+        _ => {}
+    }
+}
+
+fn path(platform: &Platform, id: &SandboxId) -> PathBuf {
+    platform.holders_dir.join(format!("{id}.launched"))
+}
