@@ -12,7 +12,7 @@ pub mod daemon; // a `lodged` of the test's own: start, restart, kill, clean up
 pub mod fake_holder; // a holder that lies to the daemon
 pub mod footprint; // what a daemon uses of the host: what must not grow
 pub mod host; // processes, mounts and settings of the host, seen from outside
-pub mod hostile;
+pub mod hostile; // tar archives that no honest tool writes
 pub mod image; // the base image, imported once, and small images made from the host's own bash
 pub mod live; // a streaming run
 pub mod model; // a reference model of one sandbox, and what a caller does to it
@@ -20,4 +20,5 @@ pub mod notify; // readiness by sd_notify's protocol
 pub mod prober; // raw system calls from inside, in Python
 pub mod room; // a sandbox to run things in
 pub mod slot; // a place of one's own on the host: directories, cgroup name, uid range; swept before use
-pub mod wait; // waiting for an event, with a deadline // tar archives that no honest tool writes
+pub mod wait; // waiting for an event, with a deadline
+pub mod watcher; // what a watcher is told

@@ -268,7 +268,7 @@ mod tests {
 
     fn subscribe(changes: &Changes) -> Subscription {
         let subscribed = changes.subscribe(Scope::Tenant(Tenant::default()));
-        subscribed.ok().expect("there is a place")
+        subscribed.expect("there is a place")
     }
 
     fn next(subscription: &Subscription) -> Option<SandboxId> {

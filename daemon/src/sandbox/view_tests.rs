@@ -96,7 +96,7 @@ fn told_now(watch: &mut Watch<FakeLive>) -> Vec<String> {
 
 fn watch(registry: &Registry<Fake>, watching: Watching) -> Watch<FakeLive> {
     let watch = registry.watch(&Tenant::default(), watching);
-    watch.ok().expect("there is a place")
+    watch.expect("there is a place")
 }
 
 /// A page begins after whatever name and id its token says, whether there is such a sandbox or not: a forged one gives
