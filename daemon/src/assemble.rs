@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use crate::config::Config;
 use crate::doctor::Bench;
 use crate::error::{Error, Result};
-use crate::exec::{Engine, TimeoutPolicy};
+use crate::exec::{Engine, EngineSettings, TimeoutPolicy};
 use crate::holder::Launcher;
 use crate::image::ImageStore;
 use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
@@ -20,6 +20,9 @@ use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::Storage;
 use crate::storage::overlay::Overlay;
 use crate::store::{PROBE_DIR, Store, Upgrade};
+
+/// The key by which bodies of requests are hashed, in the state directory.
+const REQUEST_KEY: &str = "request.key";
 
 /// Everything that the sandboxes of a daemon need. The caller holds the lock on the state directory.
 pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
@@ -34,11 +37,17 @@ pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
         default: config.default_timeout,
         maximum: config.max_timeout,
     };
+    let settings = EngineSettings {
+        timeouts,
+        logs_max_bytes: config.run_logs_max_bytes,
+    };
+    let engine = Engine::new(settings, &config.state_dir.join(REQUEST_KEY));
+    engine.keep_house();
     Ok(Platform {
         store,
         storage: Arc::new(storage),
         images: ImageStore::open(&config.images_dir)?,
-        engine: Engine::new(timeouts),
+        engine,
         launcher,
         cgroup_parent: cgroup_host.parent(&config.cgroup_parent)?,
         cgroup_host,

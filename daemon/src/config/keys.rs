@@ -127,6 +127,10 @@ pub const KEYS: &[Key] = &[
         "idle.delete_after_seconds",
         "It is deleted, with its files; 0 = never [default: 0]",
     ),
+    number(
+        "run_logs.max_bytes",
+        "Logs of all runs together, in bytes; oldest go first [default: 8 GiB]",
+    ),
     text(
         "log_level",
         "error, warn, info, debug or trace [default: info]",

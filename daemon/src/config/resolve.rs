@@ -15,6 +15,11 @@ const SOCKET_PATH_MAX: usize = 107;
 /// What is appended to the runtime directory for a holder's socket: `/holders/<20 characters>.sock`.
 const HOLDER_SOCKET_LEN: usize = 34;
 
+/// For the logs of all runs together: those of 128 runs that fill theirs, and of many thousand that do not.
+const RUN_LOGS_DEFAULT_BYTES: u64 = 8 << 30;
+/// Less would not let one caller read what a run has just written.
+const RUN_LOGS_MIN_BYTES: u64 = 1 << 20;
+
 /// Where clients connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
@@ -58,6 +63,8 @@ pub struct Config {
     pub limits: Limits,
     /// Idle policy of a sandbox that names none.
     pub idle: IdlePolicy,
+    /// For the logs of all runs together, in bytes.
+    pub run_logs_max_bytes: u64,
     /// The log's level.
     pub log_level: tracing::level_filters::LevelFilter,
     /// The log's form.
@@ -122,6 +129,7 @@ impl Resolver {
             uid_block: self.uid_block(),
             limits: self.limits(),
             idle: self.idle(),
+            run_logs_max_bytes: self.run_logs_max_bytes(),
             log_level: self.log_level(),
             log_format: self.log_format(),
             state_dir,
@@ -279,6 +287,17 @@ impl Resolver {
                 default
             }
         }
+    }
+
+    fn run_logs_max_bytes(&mut self) -> u64 {
+        let bytes = self.number("run_logs.max_bytes", RUN_LOGS_DEFAULT_BYTES);
+        if bytes < RUN_LOGS_MIN_BYTES {
+            self.mistake(
+                "run_logs.max_bytes",
+                format!("run_logs.max_bytes must be at least {RUN_LOGS_MIN_BYTES}, not {bytes}"),
+            );
+        }
+        bytes
     }
 
     fn log_level(&mut self) -> tracing::level_filters::LevelFilter {

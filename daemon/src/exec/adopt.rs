@@ -1,24 +1,28 @@
 //! Runs that an earlier daemon started: their logs go on at their length, and their ends are told like any other.
 //!
-//! Logs and empty groups of runs that nobody knows any more are removed. What the holder says is compared with what the
-//! state directory has. A run that cannot be taken over is left to its holder, which keeps its deadline; its result is
-//! lost, and the log says so.
+//! What the holder says is compared with what the state directory has. A run whose end was written down ended like that,
+//! whatever the holder says. One that it was to start and never heard of was not started; one that wrote something and of
+//! which nobody knows more is lost. A run that cannot be taken over is left to its holder, which keeps its deadline.
 
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use lodge_holder::protocol::Fds;
 use lodge_kernel::cgroup::{Removed, RunLeaf};
+use lodge_proto::holder::RunState;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
+use super::age::wall_ms;
 use super::engine::Engine;
+use super::entry::Begun;
 use super::environment::Secret;
 use super::log::{BUDGET, Stream, StreamLog};
+use super::lost::{self, Leaving};
 use super::mask::Patterns;
 use super::output::{Pump, Sink};
 use super::plumbing::roles;
@@ -26,7 +30,8 @@ use super::run::{Group, Parts, Run};
 use super::secrets_fd::{self, Kept};
 use super::spec::OUTPUT_DEFAULT_BYTES;
 use super::spool::Spool;
-use super::supervise::{PidsLimit, Places, Supervised};
+use super::supervise::{Ending, PidsLimit, Places, Supervised};
+use super::table::RunTable;
 use crate::error::{Error, Result};
 use crate::holder::{FdRole, KnownRun};
 use crate::sandbox::id::RunId;
@@ -36,18 +41,16 @@ use crate::sandbox::{Handle, Live};
 enum Found {
     /// It goes on.
     Unsettled(Box<Supervised>),
-    /// The earlier daemon had done everything but tell the holder.
+    /// Nothing is left of it but what is written down.
     Settled(RunId),
 }
 
 impl Engine {
-    /// Takes over the runs that a sandbox's holder told of. Blocks: for a thread of the runtime that may.
+    /// Takes over the runs that a sandbox's holder told of, and says what became of the others. Comes after
+    /// [`Engine::recall`]. Blocks: for a thread of the runtime that may.
     pub fn adopt(&self, handle: &Handle, live: &Live, known: Vec<KnownRun>) {
-        let keep: HashSet<&str> = known.iter().map(|one| one.state.run_id.as_str()).collect();
+        let keep: HashSet<String> = known.iter().map(|one| one.state.run_id.clone()).collect();
         remove_unknown_groups(live, &keep);
-        // Listed now, removed in the background: a run that is started meanwhile is not on the list.
-        let unknown = unknown_logs(&live.runs_dir, &keep);
-        tokio::task::spawn_blocking(move || unknown.iter().for_each(|dir| remove_log(dir)));
         for one in known {
             let name: String = one.state.run_id.chars().take(32).collect();
             match self.adopt_one(handle, live, one) {
@@ -58,6 +61,7 @@ impl Engine {
                 }
             }
         }
+        lost::settle_unknown(live, handle.runs(), &keep);
     }
 
     fn adopt_one(&self, handle: &Handle, live: &Live, known: KnownRun) -> Result<Found> {
@@ -68,61 +72,78 @@ impl Engine {
             watch,
         } = known;
         let id = RunId::parse(&state.run_id)?;
-        if runs.get(&id).is_ok() {
+        if runs.knows(&id) {
             return Err(unusable("its id", twice()));
         }
-        let has_ended = state.exited.is_some();
+        let is_written_down = runs.kept(&id).is_some();
+        let exited = state.exited.as_ref();
+        if is_written_down && exited.is_none() {
+            return Err(unusable("its id", ended_already()));
+        }
         let leaf = match live.cgroup.open_run(id.as_str()) {
             Ok(leaf) => leaf,
-            Err(error) if has_ended && error.errno() == Some(Errno::ENOENT) => {
+            Err(error) if exited.is_some() && error.errno() == Some(Errno::ENOENT) => {
+                record_end(live, runs, &id, &state, None);
                 return Ok(Found::Settled(id));
             }
             Err(error) => return Err(unusable("its cgroup", error)),
         };
-        let dir = live.runs_dir.join(id.as_str());
         let secrets = fds.take(FdRole::Secrets);
         let values = match secrets.as_ref().map(kept_secrets).transpose()? {
             // Its processes are gone and its output is whole: what may still come is of others, and could not be masked.
-            Some(Kept::Wiped) if has_ended => return settle(id, &leaf),
+            Some(Kept::Wiped) if exited.is_some() => {
+                record_end(live, runs, &id, &state, Some(&leaf));
+                return settle(id, &leaf);
+            }
             Some(Kept::Wiped) => return Err(unusable("its secrets", missing())),
             Some(Kept::Secrets(values)) => Some(values),
             None => None,
         };
         let places = Places {
             // One that has ended takes no place: there may be more of them than of live ones.
-            _live: if has_ended {
+            _live: if exited.is_some() {
                 None
             } else {
                 Some(self.reserve(runs)?)
             },
-            _in_use: (!has_ended).then(|| handle.use_now()),
+            _in_use: exited.is_none().then(|| handle.use_now()),
             _secrets: self.reserve_secrets(values.as_deref().unwrap_or_default())?,
         };
         let patterns = values.as_deref().map(patterns).transpose()?;
 
+        let dir = live.runs_dir.join(id.as_str());
         let (stdout, stdout_pump) = outlet(&dir, Stream::Stdout, &mut fds, patterns.as_ref())?;
         let (stderr, stderr_pump) = outlet(&dir, Stream::Stderr, &mut fds, patterns.as_ref())?;
 
-        let age = age(state.started_ns);
         let group = Group {
             holder: live.holder.clone(),
             leaf: Arc::new(leaf),
         };
+        let age = age(state.started_ns);
+        let written = runs.record_of(&id);
+        let begun = match &written {
+            Some(ended) => ended.begun.clone(),
+            None => begun(runs, &id, age),
+        };
         let run = Run::new(Parts {
-            id,
-            started_at: SystemTime::now() - age,
-            output_bytes: OUTPUT_DEFAULT_BYTES,
-            dir,
+            begun,
             stdout,
             stderr,
-            group: group.clone(),
+            group: Some(group.clone()),
         });
+        let ending = match written {
+            Some(ended) => {
+                run.conclude_at(Arc::new(ended.result), ended.at);
+                Ending::WrittenDown
+            }
+            None => Ending::ToCome(watch),
+        };
         runs.insert(run.clone());
         Ok(Found::Unsettled(Box::new(Supervised {
             run,
             runs: runs.clone(),
             group,
-            watch,
+            ending,
             pumps: [stdout_pump, stderr_pump],
             secrets,
             patterns,
@@ -131,6 +152,28 @@ impl Engine {
             places,
         })))
     }
+}
+
+/// What is known of a run's start: what was written down, or what the holder says.
+fn begun(runs: &RunTable, id: &RunId, age: Duration) -> Begun {
+    runs.take_open_run(id).unwrap_or_else(|| Begun {
+        run: id.clone(),
+        request: None,
+        command: String::new(),
+        started_ms: wall_ms(SystemTime::now() - age),
+        output_bytes: OUTPUT_DEFAULT_BYTES,
+    })
+}
+
+/// Writes down the end of a run that is over and of which the earlier daemon had not written it.
+fn record_end(live: &Live, runs: &RunTable, id: &RunId, state: &RunState, leaf: Option<&RunLeaf>) {
+    if runs.kept(id).is_some() {
+        return;
+    }
+    let Some(exited) = &state.exited else { return };
+    let begun = begun(runs, id, age(state.started_ns));
+    let left = Leaving::Told(exited, leaf);
+    runs.record_settled(lost::ended(&live.runs_dir, begun, left));
 }
 
 /// One stream, to be pumped on from where the earlier daemon left it.
@@ -174,13 +217,8 @@ fn supervise(task: Supervised) {
     });
 }
 
-/// Lets the holder let go of a run, as the earlier daemon would have; its log goes with it, as that of any settled run
-/// does at a restart.
+/// Lets the holder let go of a run, as the earlier daemon would have.
 fn forget(live: &Live, id: RunId) {
-    let dir = live.runs_dir.join(id.as_str());
-    if dir.exists() {
-        remove_log(&dir);
-    }
     let holder = live.holder.clone();
     tokio::spawn(async move {
         if let Err(error) = holder.forget(&id).await {
@@ -209,33 +247,13 @@ fn patterns(secrets: &[Secret]) -> Result<Arc<Patterns>> {
 }
 
 /// Removes the groups of runs that an earlier daemon made and did not get to start. One with processes stays.
-fn remove_unknown_groups(live: &Live, keep: &HashSet<&str>) {
+fn remove_unknown_groups(live: &Live, keep: &HashSet<String>) {
     let groups = live.cgroup.runs().unwrap_or_default();
-    for name in groups.iter().filter(|name| !keep.contains(name.as_str())) {
+    for name in groups.iter().filter(|name| !keep.contains(*name)) {
         let removed = live.cgroup.open_run(name).and_then(|leaf| leaf.remove());
         if !matches!(removed, Ok(Removed::Removed)) {
             tracing::warn!(run = name, ?removed, "group of an unknown run stays");
         }
-    }
-}
-
-/// The logs of all runs but `keep`: their results are gone, so nothing leads a caller to them.
-fn unknown_logs(runs_dir: &Path, keep: &HashSet<&str>) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(runs_dir).into_iter().flatten().flatten();
-    let unknown = entries.filter(|e| {
-        !e.file_name()
-            .to_str()
-            .is_some_and(|name| keep.contains(name))
-    });
-    unknown.map(|entry| entry.path()).collect()
-}
-
-fn remove_log(dir: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(dir) {
-        tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "logs of an unknown run not removed"
-        );
     }
 }
 
@@ -247,6 +265,13 @@ fn age(started_ns: u64) -> Duration {
 
 fn twice() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, "the holder told of it twice")
+}
+
+fn ended_already() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        "its end is written down, and the holder says that it lives",
+    )
 }
 
 fn missing() -> io::Error {

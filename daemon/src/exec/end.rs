@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::sandbox::id::RunId;
 
 /// `exit_code` of a run that reached its timeout, as timeout(1) has it.
@@ -15,7 +17,8 @@ const EXIT_LOST: i32 = -1;
 const SIGKILL: i32 = 9;
 
 /// Why a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The command exited by itself.
     Exited,
@@ -63,7 +66,8 @@ pub enum EndedBy {
 }
 
 /// Reason, exit code and signal of an end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Verdict {
     /// Why.
     pub reason: EndReason,
@@ -120,7 +124,8 @@ fn unreported(reason: EndReason, exit_code: i32) -> Verdict {
 }
 
 /// The end of a run, as it is kept and told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RunResult {
     /// The run.
     pub run: RunId,

@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits for a run (see `supervise`). A start that fails leaves nothing behind.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -9,16 +10,21 @@ use lodge_kernel::cgroup::RunLeaf;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zeroize::Zeroize;
 
+use super::age::wall_ms;
+use super::entry::Begun;
 use super::environment::{CallEnv, Secret};
 use super::log::{Pin, Stream};
 use super::mask::Patterns;
 use super::plumbing::{Input, Outlet};
+use super::preview::preview;
+use super::requests::{Key, Request};
+use super::retention::Retention;
 use super::run::{GRACE, Group, Parts, Run};
 use super::secrets_fd;
 use super::spec::{Command, RawRunSpec, RunSpec};
 use super::stdin::StdinPipe;
-use super::supervise::{LivePlaces, PidsLimit, Places, Supervised};
-use super::table::RunTable;
+use super::supervise::{Ending, LivePlaces, PidsLimit, Places, Supervised};
+use super::table::{Claim, Claimed, RunTable};
 use super::timeout::TimeoutPolicy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault;
@@ -37,8 +43,54 @@ pub struct Engine(Arc<Inner>);
 
 struct Inner {
     timeouts: TimeoutPolicy,
+    retention: Arc<Retention>,
     places: Arc<Semaphore>,
     secret_bytes: Arc<Semaphore>,
+}
+
+/// How runs are made and kept on this node.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineSettings {
+    /// The server's timeouts.
+    pub timeouts: TimeoutPolicy,
+    /// For the logs of all runs together, in bytes.
+    pub logs_max_bytes: u64,
+}
+
+/// Bodies of calls above this are hashed on a blocking thread, in bytes.
+const HASHED_HERE_MAX_BYTES: usize = 64 << 10;
+
+/// What a call comes to.
+pub enum Launch {
+    /// An earlier call with its name has a run already.
+    Earlier(Box<Started>),
+    /// A run is to be started.
+    New(Box<Ticket>),
+}
+
+/// The right to start the run of one call.
+pub struct Ticket {
+    spec: RunSpec,
+    claim: Option<Claim>,
+}
+
+impl Ticket {
+    /// Lets go of it: whoever waits for its run gets the error, too.
+    pub fn refused(self, error: Error) -> Error {
+        self.claim
+            .into_iter()
+            .for_each(|claim| claim.refused(&error));
+        error
+    }
+}
+
+/// Whose call started a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The one that gets this.
+    ThisCall,
+    /// An earlier one with the same name.
+    EarlierCall,
 }
 
 /// A run that was started.
@@ -49,16 +101,40 @@ pub struct Started {
     pub stdin: Option<StdinPipe>,
     /// Keeps its output readable for the caller to whom it is owed, also if the sandbox is deleted meanwhile.
     pub pins: [Pin; 2],
+    /// Who started it.
+    pub origin: Origin,
+}
+
+impl Started {
+    fn new(run: Run, stdin: Option<StdinPipe>, origin: Origin) -> Self {
+        let pins = [Stream::Stdout, Stream::Stderr].map(|stream| run.log(stream).pin());
+        Self {
+            run,
+            stdin,
+            pins,
+            origin,
+        }
+    }
 }
 
 impl Engine {
-    /// An engine with the server's timeouts.
-    pub fn new(timeouts: TimeoutPolicy) -> Self {
+    /// An engine that keeps its key at `key_file`. Blocks.
+    pub fn new(settings: EngineSettings, key_file: &Path) -> Self {
+        Self::with_key(settings, Key::open(key_file))
+    }
+
+    fn with_key(settings: EngineSettings, key: Key) -> Self {
         Self(Arc::new(Inner {
-            timeouts,
+            timeouts: settings.timeouts,
+            retention: Arc::new(Retention::new(settings.logs_max_bytes, key)),
             places: Arc::new(Semaphore::new(LIVE_MAX)),
             secret_bytes: Arc::new(Semaphore::new(SECRETS_LIVE_MAX_BYTES)),
         }))
+    }
+
+    /// Looks after ended runs, for as long as the daemon lives.
+    pub fn keep_house(&self) {
+        tokio::spawn(Arc::clone(&self.0.retention).keep());
     }
 
     /// Checks a call, without looking at any sandbox.
@@ -66,14 +142,67 @@ impl Engine {
         RunSpec::new(raw, &self.0.timeouts)
     }
 
+    /// Reads what is known of the runs in `runs_dir`. Blocks.
+    pub fn recall(&self, runs_dir: &Path, runs: &RunTable) {
+        runs.recall(runs_dir, &self.0.retention);
+    }
+
+    /// Looks whether a call is to start a run, or has one already by its name. Wakes no sandbox.
+    pub async fn admit(&self, runs: &RunTable, spec: RunSpec) -> Result<Launch> {
+        let Some(id) = spec.request_id.clone() else {
+            return Ok(Launch::New(Box::new(Ticket { spec, claim: None })));
+        };
+        let key = &self.0.retention.key;
+        let number = key.number(&id);
+        let (request, spec) = self.request(id, spec).await?;
+        Ok(match runs.claim(request, number).await? {
+            Claimed::Earlier(run) => {
+                let started = Started::new(run, None, Origin::EarlierCall);
+                Launch::Earlier(Box::new(started))
+            }
+            Claimed::New(claim) => Launch::New(Box::new(Ticket {
+                spec,
+                claim: Some(claim),
+            })),
+        })
+    }
+
+    async fn request(&self, id: String, spec: RunSpec) -> Result<(Request, RunSpec)> {
+        let key = self.0.retention.key.clone();
+        if spec.body_bytes() <= HASHED_HERE_MAX_BYTES {
+            return Ok((key.request(&id, &spec), spec));
+        }
+        let hashed = tokio::task::spawn_blocking(move || (key.request(&id, &spec), spec)).await;
+        hashed.map_err(|e| Error::internal("INTERNAL", "the call's body cannot be hashed", e))
+    }
+
     /// Starts a run in a sandbox that it was admitted to. The run keeps the sandbox in use until its command has ended.
     pub async fn start(
         &self,
         handle: &Handle,
         admission: &Admission,
-        spec: RunSpec,
+        ticket: Ticket,
     ) -> Result<Started> {
-        let (live, runs) = (admission.live(), handle.runs());
+        let Ticket { spec, mut claim } = ticket;
+        let (runs, claimed) = (handle.runs(), claim.as_mut());
+        let started = self.start_claimed(runs, admission, spec, claimed).await;
+        match (claim, &started) {
+            (Some(claim), Ok(started)) => claim.started(&started.run),
+            (Some(claim), Err(error)) => claim.refused(error),
+            (None, _) => {}
+        }
+        started
+    }
+
+    async fn start_claimed(
+        &self,
+        runs: &RunTable,
+        admission: &Admission,
+        spec: RunSpec,
+        claim: Option<&mut Claim>,
+    ) -> Result<Started> {
+        let live = admission.live();
+        runs.settle_in(&live.runs_dir, &self.0.retention);
         let places = Places {
             _live: Some(self.reserve(runs)?),
             _in_use: Some(admission.use_on()),
@@ -83,6 +212,16 @@ impl Engine {
         let patterns = patterns(&spec.env).await?;
         let pids = PidsLimit::of(live);
         let id = RunId::random();
+        let started_at = SystemTime::now();
+        let begun = Begun {
+            run: id.clone(),
+            request: claim.as_ref().map(|claim| claim.request().clone()),
+            command: preview(&spec.command, patterns.as_ref()),
+            started_ms: wall_ms(started_at),
+            output_bytes: spec.output_bytes,
+        };
+        // Meanwhile the rest is made.
+        let noted = claim.map(|claim| claim.begin(begun.clone()));
         let leaf = NewLeaf::create(live, &id)?;
         let dir = live.runs_dir.join(id.as_str());
 
@@ -93,9 +232,9 @@ impl Engine {
         kept.extend(stderr.kept);
         let secrets = secrets(&spec.env, &mut kept)?;
 
-        let (started, started_at) = (Instant::now(), SystemTime::now());
+        let started = Instant::now();
         let spawn = Spawn {
-            run: id.clone(),
+            run: id,
             timeout: spec.timeout,
             grace: GRACE,
             kill_on_exit: kill_on_exit(secrets.as_ref()),
@@ -107,6 +246,9 @@ impl Engine {
             stderr: stderr.theirs,
             kept,
         };
+        if let Some(noted) = noted {
+            noted.await;
+        }
         fault::point("run.ask holder")?;
         let watch = live.holder.spawn(spawn).await.map_err(not_asked)?;
         // It runs: from here on nothing fails any more, but the daemon may die.
@@ -116,24 +258,21 @@ impl Engine {
             leaf: leaf.keep(),
         };
         let run = Run::new(Parts {
-            id,
-            started_at,
-            output_bytes: spec.output_bytes,
-            dir,
+            begun,
             stdout: stdout.log,
             stderr: stderr.log,
-            group: group.clone(),
+            group: Some(group.clone()),
         });
         runs.insert(run.clone());
-        // Before its task, which may see it to its end at once.
-        let pins = [Stream::Stdout, Stream::Stderr].map(|stream| run.log(stream).pin());
+        // Pinned before its task is there, which may see it to its end at once.
+        let begun = Started::new(run.clone(), input.ours, Origin::ThisCall);
         let pumps = [stdout.pump, stderr.pump];
         let runs = runs.clone();
         let task = Supervised {
-            run: run.clone(),
+            run,
             runs,
             group,
-            watch,
+            ending: Ending::ToCome(watch),
             pumps,
             secrets,
             patterns,
@@ -142,11 +281,7 @@ impl Engine {
             places,
         };
         tokio::spawn(task.supervise());
-        Ok(Started {
-            run,
-            stdin: input.ours,
-            pins,
-        })
+        Ok(begun)
     }
 
     pub(super) fn reserve(&self, runs: &RunTable) -> Result<LivePlaces> {
@@ -346,10 +481,15 @@ mod tests {
 
     #[test]
     fn secrets_of_all_live_runs_are_bounded_and_make_room_at_their_end() {
-        let engine = Engine::new(TimeoutPolicy {
+        let timeouts = TimeoutPolicy {
             default: None,
             maximum: None,
-        });
+        };
+        let settings = EngineSettings {
+            timeouts,
+            logs_max_bytes: 0,
+        };
+        let engine = Engine::with_key(settings, Key::random());
         let secret = |bytes| {
             [Secret {
                 name: "A".to_owned(),

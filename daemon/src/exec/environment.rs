@@ -89,6 +89,11 @@ impl CallEnv {
         Ok(Self { plain, secret })
     }
 
+    /// The variables that are no secrets.
+    pub(super) fn plain(&self) -> &[(String, String)] {
+        &self.plain
+    }
+
     /// The secret variables.
     pub fn secrets(&self) -> &[Secret] {
         &self.secret

@@ -26,6 +26,7 @@ use crate::fault;
 mod follower;
 mod part;
 mod pin;
+mod rest;
 
 pub use follower::{Follower, Headroom};
 pub use part::{Part, Tail, read_from, read_tail};
@@ -250,7 +251,17 @@ impl StreamLog {
     fn read_blocking(&self, offset: u64, want: usize) -> io::Result<Piece> {
         let file = match self.lock().file.clone() {
             Some(file) => file,
-            None => Arc::new(File::open(&self.path)?),
+            None => match File::open(&self.path) {
+                Ok(file) => Arc::new(file),
+                // Removed for want of room, as the logs of ended runs may be.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Piece::Gap {
+                        from: offset,
+                        to: self.len(),
+                    });
+                }
+                Err(error) => return Err(error),
+            },
         };
         let mut bytes = vec![0; want];
         file.read_exact_at(&mut bytes, offset)?;

@@ -9,8 +9,25 @@ pub mod spec;
 /// How long a run may take.
 pub mod timeout;
 
+/// When something happened, and how long ago.
+mod age;
+/// What is written down of a run: lines of the journal.
+mod entry;
+/// Which ended runs are kept.
+mod history;
+/// The file of a sandbox in which the ends of its runs are.
+mod journal;
+/// The beginning of a command, for lists.
+mod preview;
+/// The caller's own names for calls.
+mod requests;
+/// How much is kept of ended runs on this node.
+mod retention;
+
 /// Runs that an earlier daemon started.
 pub mod adopt;
+/// Runs that nobody can tell of any more.
+mod lost;
 /// Starts runs, within bounds.
 pub mod engine;
 /// One run, as callers hold it.
@@ -45,10 +62,11 @@ pub mod stream;
 pub mod view;
 
 pub use end::{EndReason, RunResult};
-pub use engine::{Engine, Started};
+pub use engine::{Engine, EngineSettings, Launch, Origin, Started, Ticket};
+pub use entry::Extent;
 pub use environment::Secret;
 pub use log::Stream;
 pub use run::Run;
 pub use spec::{RawCommand, RawRunSpec, RunSpec, Stdin};
-pub use table::RunTable;
+pub use table::{Page, RunTable, Which};
 pub use timeout::{RawDuration, TimeoutPolicy};

@@ -1,17 +1,21 @@
 //! One run, as callers hold it: its logs, its end, its processes.
 //!
-//! A handle is cheap to clone. It starts nothing (see `engine`) and waits for nothing by itself (see `supervise`).
+//! A handle is cheap to clone. It starts nothing (see `engine`) and waits for nothing by itself (see `supervise`). One that
+//! the history told of is like any other that has ended and left no process.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use lodge_kernel::cgroup::{Removed, RunLeaf};
 use nix::errno::Errno;
 use tokio::sync::SetOnce;
 
+use super::age::{Stamp, wall_time};
 use super::end::RunResult;
+use super::entry::{Begun, Ended, Extent};
 use super::log::{Stream, StreamLog};
+use super::requests::Request;
 use super::view::View;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holder::Holder;
@@ -32,16 +36,14 @@ const LOOK_AT_SURVIVORS: Duration = Duration::from_secs(1);
 pub struct Run(Arc<Inner>);
 
 struct Inner {
-    id: RunId,
-    started_at: SystemTime,
-    /// Bytes of each stream that a result keeps.
-    output_bytes: u64,
-    dir: PathBuf,
+    begun: Begun,
     stdout: Arc<StreamLog>,
     stderr: Arc<StreamLog>,
     outcome: SetOnce<Outcome>,
     /// There until nothing is left of its processes.
     group: Mutex<Option<Group>>,
+    /// What its logs had when its end was written down.
+    recorded: OnceLock<[Extent; 2]>,
 }
 
 /// What ends a run's processes.
@@ -54,7 +56,7 @@ pub(super) struct Group {
 /// How it came out.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Ended(Arc<RunResult>),
+    Ended(Arc<RunResult>, Stamp),
     /// PID 1 could not start it.
     NotStarted(Error),
 }
@@ -68,49 +70,141 @@ pub struct Output {
     pub stderr: View,
 }
 
+/// A run, as it is told of.
+#[derive(Debug, Clone)]
+pub struct Account {
+    /// Its id.
+    pub id: RunId,
+    /// The caller's name for it; empty for none.
+    pub request_id: String,
+    /// The beginning of its command, as one line, values of secrets replaced.
+    pub command: String,
+    /// When it was started.
+    pub started_at: SystemTime,
+    /// How and when it ended; `None` while its command lives.
+    pub end: Option<(Arc<RunResult>, SystemTime)>,
+    /// Its standard output.
+    pub stdout: Extent,
+    /// Its standard error.
+    pub stderr: Extent,
+}
+
 /// What a run is made of.
 pub(super) struct Parts {
-    pub(super) id: RunId,
-    pub(super) started_at: SystemTime,
-    pub(super) output_bytes: u64,
-    pub(super) dir: PathBuf,
+    pub(super) begun: Begun,
     pub(super) stdout: Arc<StreamLog>,
     pub(super) stderr: Arc<StreamLog>,
-    pub(super) group: Group,
+    /// `None` where nothing is left of its processes.
+    pub(super) group: Option<Group>,
 }
 
 impl Run {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts {
-            id,
-            started_at,
-            output_bytes,
-            dir,
+            begun,
             stdout,
             stderr,
             group,
         } = parts;
-        let (outcome, group) = (SetOnce::new(), Mutex::new(Some(group)));
         Self(Arc::new(Inner {
-            id,
-            started_at,
-            output_bytes,
-            dir,
+            begun,
             stdout,
             stderr,
-            outcome,
-            group,
+            outcome: SetOnce::new(),
+            group: Mutex::new(group),
+            recorded: OnceLock::new(),
         }))
+    }
+
+    /// A run of the history, whose logs are below `runs_dir`. Blocks.
+    pub(super) fn recorded(ended: Ended, runs_dir: &Path) -> Self {
+        let dir = runs_dir.join(ended.begun.run.as_str());
+        let at_rest = |stream, extent| Arc::new(StreamLog::at_rest(&dir, stream, extent));
+        let run = Self::new(Parts {
+            stdout: at_rest(Stream::Stdout, ended.stdout),
+            stderr: at_rest(Stream::Stderr, ended.stderr),
+            begun: ended.begun,
+            group: None,
+        });
+        run.conclude_at(Arc::new(ended.result), ended.at);
+        run
     }
 
     /// Its id.
     pub fn id(&self) -> &RunId {
-        &self.0.id
+        &self.0.begun.run
     }
 
     /// When it was started.
     pub fn started_at(&self) -> SystemTime {
-        self.0.started_at
+        wall_time(self.0.begun.started_ms)
+    }
+
+    /// When it was started: milliseconds since 1970, UTC.
+    pub fn started_at_ms(&self) -> u64 {
+        self.0.begun.started_ms
+    }
+
+    /// What is known of it from its start on.
+    pub(super) fn begun(&self) -> Begun {
+        self.0.begun.clone()
+    }
+
+    /// The call that asked for it, if that had a name.
+    pub(super) fn request(&self) -> Option<&Request> {
+        self.0.begun.request.as_ref()
+    }
+
+    /// It as it is told of.
+    pub fn account(&self) -> Account {
+        let begun = &self.0.begun;
+        let [stdout, stderr] = self.extents();
+        let end = match self.0.outcome.get() {
+            Some(Outcome::Ended(result, at)) => Some((Arc::clone(result), at.wall())),
+            Some(Outcome::NotStarted(_)) | None => None,
+        };
+        Account {
+            id: begun.run.clone(),
+            request_id: self
+                .request()
+                .map(|request| request.id.clone())
+                .unwrap_or_default(),
+            command: begun.command.clone(),
+            started_at: self.started_at(),
+            end,
+            stdout,
+            stderr,
+        }
+    }
+
+    /// What there is of its logs: of standard output, then of standard error.
+    pub(super) fn extents(&self) -> [Extent; 2] {
+        [self.0.stdout.extent(), self.0.stderr.extent()]
+    }
+
+    /// What is to be written down of its end; `None` if it has none.
+    pub(super) fn to_record(&self) -> Option<Ended> {
+        let Some(Outcome::Ended(result, at)) = self.0.outcome.get() else {
+            return None;
+        };
+        let [stdout, stderr] = self.extents();
+        // What is written a second time has all that will ever be in it.
+        let _ = self.0.recorded.set([stdout, stderr]);
+        Some(Ended {
+            begun: self.begun(),
+            at: *at,
+            result: RunResult::clone(result),
+            stdout,
+            stderr,
+        })
+    }
+
+    /// Whether its survivors wrote more than was written down.
+    pub(super) fn has_written_more(&self) -> bool {
+        self.0
+            .recorded
+            .get()
+            .is_some_and(|recorded| *recorded != self.extents())
     }
 
     /// Whether its command still lives.
@@ -135,8 +229,8 @@ impl Run {
     /// Where its output ends by its result; `None` while its command lives.
     pub(super) fn result_end(&self, stream: Stream) -> Option<u64> {
         match (self.0.outcome.get(), stream) {
-            (Some(Outcome::Ended(result)), Stream::Stdout) => Some(result.stdout_bytes),
-            (Some(Outcome::Ended(result)), Stream::Stderr) => Some(result.stderr_bytes),
+            (Some(Outcome::Ended(result, _)), Stream::Stdout) => Some(result.stdout_bytes),
+            (Some(Outcome::Ended(result, _)), Stream::Stderr) => Some(result.stderr_bytes),
             // The result may not be told yet and its count be fixed already.
             _ => self.log(stream).end_of_command(),
         }
@@ -145,14 +239,14 @@ impl Run {
     /// Waits for its end. An error means that it was never started.
     pub async fn end(&self) -> Result<Arc<RunResult>> {
         match self.0.outcome.wait().await {
-            Outcome::Ended(result) => Ok(Arc::clone(result)),
+            Outcome::Ended(result, _) => Ok(Arc::clone(result)),
             Outcome::NotStarted(error) => Err(error.replica()),
         }
     }
 
     /// Its output up to its end, cut to the budget that it was started with.
     pub async fn output(&self, result: &RunResult) -> Result<Output> {
-        let budget = self.0.output_bytes;
+        let budget = self.0.begun.output_bytes;
         let unreadable = |e| Error::internal("LOG_UNREADABLE", "the run's log cannot be read", e);
         let stdout = View::of(&self.0.stdout, result.stdout_bytes, budget)
             .await
@@ -173,7 +267,7 @@ impl Run {
     /// Begins to end it, for a caller who went away. Does not wait.
     pub fn cancel(&self) {
         let Some(group) = self.group() else { return };
-        let id = self.0.id.clone();
+        let id = self.id().clone();
         tokio::spawn(async move {
             if let Err(error) = group.holder.kill_run(&id, GRACE).await {
                 tracing::warn!(run = %id, error = &error as &dyn std::error::Error, "run not cancelled");
@@ -192,7 +286,7 @@ impl Run {
         }
         group
             .holder
-            .kill_run(&self.0.id, GRACE)
+            .kill_run(self.id(), GRACE)
             .await
             .map_err(|error| {
                 Error::new(
@@ -219,6 +313,11 @@ impl Run {
         let _ = self.0.outcome.set(outcome);
     }
 
+    /// Concludes it with an end that was told at `at`.
+    pub(super) fn conclude_at(&self, result: Arc<RunResult>, at: Stamp) {
+        self.conclude(Outcome::Ended(result, at));
+    }
+
     /// Lets go of its group and of what the holder keeps for it, if its processes and pipes are gone.
     pub(super) async fn try_settle(&self) {
         let pumping = !(self.0.stdout.is_sealed() && self.0.stderr.is_sealed());
@@ -229,29 +328,12 @@ impl Run {
             Ok(Removed::StillPopulated) => return,
             Ok(Removed::Removed) => {}
             Err(error) => {
-                tracing::warn!(run = %self.0.id, error = &error as &dyn std::error::Error, "run's group not removed");
+                tracing::warn!(run = %self.id(), error = &error as &dyn std::error::Error, "run's group not removed");
             }
         }
         // The holder is gone where the sandbox was stopped: then there is nothing to forget.
-        let _ = group.holder.forget(&self.0.id).await;
+        let _ = group.holder.forget(self.id()).await;
         *self.lock() = None;
-    }
-
-    /// Removes its logs, in the background.
-    pub(super) fn remove_logs(&self) {
-        if self.0.stdout.is_empty() && self.0.stderr.is_empty() {
-            return;
-        }
-        let dir = self.0.dir.clone();
-        tokio::task::spawn_blocking(move || match std::fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "logs of an old run not removed"
-                );
-            }
-            _ => {}
-        });
     }
 
     fn group(&self) -> Option<Group> {

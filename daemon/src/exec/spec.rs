@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::environment::{self, CallEnv, Secret};
+use super::requests;
 use super::timeout::{RawDuration, TimeoutPolicy};
 use crate::error::{Error, Result};
 
@@ -43,6 +44,8 @@ pub struct RawRunSpec {
     pub timeout: Option<RawDuration>,
     /// Bytes of each stream to keep in the result; `None` for the default.
     pub max_output_bytes: Option<i64>,
+    /// The caller's own name for the call; empty for none.
+    pub request_id: String,
 }
 
 /// The command of a call.
@@ -84,6 +87,8 @@ pub struct RunSpec {
     pub(super) stdin: Stdin,
     pub(super) timeout: Option<Duration>,
     pub(super) output_bytes: u64,
+    /// Not part of what is run: see `requests`.
+    pub(super) request_id: Option<String>,
 }
 
 impl RunSpec {
@@ -100,7 +105,23 @@ impl RunSpec {
             },
             timeout: timeouts.resolve(raw.timeout)?,
             output_bytes: check_output(raw.max_output_bytes)?,
+            request_id: requests::check(raw.request_id)?,
         })
+    }
+
+    /// Bytes of all that a caller wrote, roughly: what it costs to look at all of it.
+    pub(super) fn body_bytes(&self) -> usize {
+        let command = match &self.command {
+            Command::Shell(script) => script.len(),
+            Command::Argv(args) => args.iter().map(String::len).sum(),
+        };
+        let plain = self.env.plain().iter().map(|(n, v)| n.len() + v.len());
+        let secret = self.env.secrets().iter().map(|s| s.value.len());
+        let stdin = match &self.stdin {
+            Stdin::Bytes(bytes) => bytes.len(),
+            Stdin::Null | Stdin::Open => 0,
+        };
+        command + plain.chain(secret).sum::<usize>() + stdin
     }
 
     /// What the command's arguments take of [`environment::EXEC_MAX_BYTES`]. A script that goes by descriptor takes

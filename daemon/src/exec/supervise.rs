@@ -13,6 +13,7 @@ use lodge_kernel::cgroup::{SandboxGroup, Usage};
 use nix::errno::Errno;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::age::Stamp;
 use super::end::{EndedBy, Fact, RunResult, verdict};
 use super::log::{Stream, StreamLog};
 use super::mask::Patterns;
@@ -26,6 +27,8 @@ use crate::sandbox::{Live, Use};
 
 /// How long a result waits for a pipe that survivors hold open, once what the command wrote is in the log.
 const DRAIN: Duration = Duration::from_millis(200);
+/// How long a run lives before it is written down that it does.
+const NOTED_AFTER: Duration = Duration::from_millis(100);
 /// Longest name of what could not be executed, in characters, as the command's process cuts it before it is told here.
 const OBJECT_MAX: usize = 512;
 /// How much of that a message shows.
@@ -36,7 +39,7 @@ pub(super) struct Supervised {
     pub(super) run: Run,
     pub(super) runs: RunTable,
     pub(super) group: Group,
-    pub(super) watch: RunWatch,
+    pub(super) ending: Ending,
     /// Of standard output, then of standard error.
     pub(super) pumps: [Pump; 2],
     /// Its secrets in the holder's memfd, if it has any: then its end takes all its processes with it.
@@ -46,6 +49,14 @@ pub(super) struct Supervised {
     pub(super) pids: PidsLimit,
     pub(super) started: Instant,
     pub(super) places: Places,
+}
+
+/// Where the end of a run comes from.
+pub(super) enum Ending {
+    /// PID 1 will tell.
+    ToCome(RunWatch),
+    /// An earlier daemon wrote it down, and the run says so; only survivors are left.
+    WrittenDown,
 }
 
 /// What it takes up of the sandbox's and the daemon's bounds; given back at its end.
@@ -78,7 +89,7 @@ impl Supervised {
             run,
             runs,
             group,
-            watch,
+            ending,
             pumps,
             secrets,
             patterns,
@@ -92,9 +103,18 @@ impl Supervised {
         tokio::pin!(pumps);
         let mut pumping = Pumping { pumps, open: true };
 
-        let end = without_secrets(pumping.during(watch.end()).await, patterns.as_ref());
+        let end = match ending {
+            Ending::ToCome(watch) => {
+                let end = end_noting_that_it_lives(watch, &run, &runs);
+                Some(without_secrets(
+                    pumping.during(end).await,
+                    patterns.as_ref(),
+                ))
+            }
+            Ending::WrittenDown => None,
+        };
         controls.iter().for_each(|control| control.command_ended());
-        if secrets.is_some() || takes_all_with_it(&end) {
+        if secrets.is_some() || end.as_ref().is_some_and(takes_all_with_it) {
             pumping.during(group.emptied(GRACE)).await;
         }
         pumping.drain(&controls).await;
@@ -111,21 +131,42 @@ impl Supervised {
             }
         }
 
-        let outcome = outcome(&run, end, &group, &pids, started);
+        let outcome = end.map(|end| outcome(&run, end, &group, &pids, started));
         // Before anybody is told: who hears of the end must not find the place still taken.
         drop(places);
-        runs.ended(&run);
-        run.conclude(outcome);
+        if matches!(outcome, Some(Outcome::NotStarted(_))) {
+            runs.not_started(&run);
+        }
+        outcome
+            .into_iter()
+            .for_each(|outcome| run.conclude(outcome));
         // Who waits for the end is answered first; what follows costs as much as the rest of a short run.
         tokio::task::yield_now().await;
 
+        // Before PID 1 is told to forget it: one of the two always knows how it ended.
+        pumping.during(runs.record(&run)).await;
         pumping.outlast(&group, &controls).await;
-        run.try_settle().await;
-        if !run.is_settled() {
-            runs.watch_survivors(run);
-        }
-        runs.sweep().await;
+        runs.let_go_when_settled(&run).await;
     }
+}
+
+/// Waits for the end. A run that lives for a while is written down as such: the next daemon then knows more of it than
+/// its id. Most runs are shorter than that, and are written down once.
+async fn end_noting_that_it_lives(watch: RunWatch, run: &Run, runs: &RunTable) -> RunEnd {
+    let end = watch.end();
+    tokio::pin!(end);
+    if let Ok(end) = tokio::time::timeout(NOTED_AFTER, &mut end).await {
+        return end;
+    }
+    if run.request().is_none() {
+        let noted = runs.note_live(run);
+        tokio::select! {
+            biased;
+            end = &mut end => return end,
+            () = noted => {}
+        }
+    }
+    end.await
 }
 
 /// The pumps of a run, which go on while anything else is waited for.
@@ -242,7 +283,7 @@ fn outcome(run: &Run, end: RunEnd, group: &Group, pids: &PidsLimit, started: Ins
     notes.extend(oom_note(&usage));
     notes.extend(log_note("stdout", stdout));
     notes.extend(log_note("stderr", stderr));
-    Outcome::Ended(Arc::new(RunResult {
+    let result = Arc::new(RunResult {
         run: run.id().clone(),
         verdict,
         left_running: u32::try_from(left_running).unwrap_or(u32::MAX),
@@ -253,7 +294,8 @@ fn outcome(run: &Run, end: RunEnd, group: &Group, pids: &PidsLimit, started: Ins
         message: notes.join("; "),
         stdout_bytes: stdout.command_ended(),
         stderr_bytes: stderr.command_ended(),
-    }))
+    });
+    Outcome::Ended(result, Stamp::now())
 }
 
 fn ended_by(exited: &Exited, group: &Group) -> EndedBy {

@@ -1,39 +1,65 @@
-//! The runs of one sandbox: how many may live at once, which are known, and how long ended ones are kept.
+//! The runs of one sandbox: how many may live at once, which are known, and who asked for them.
 //!
-//! It starts and ends nothing. Ended runs go, with their logs, after a day or when there are a thousand of them; one
-//! whose processes live on is kept until they are gone.
+//! It starts and ends nothing. A run is held in memory as long as it has processes or pipes; after that it is one of the
+//! history, which takes a few dozen bytes and outlives the daemon (see `books`). Finding one of those reads the disk.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
+use super::entry::{Begun, Ended};
+use super::history::{History, Kept, ShortId};
+use super::journal::Open;
+use super::requests::Requests;
 use super::run::Run;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sandbox::changes::Teller;
 use crate::sandbox::id::RunId;
 
+/// What is written down of runs, and read again.
+mod books;
+/// Calls that have a name.
+mod claim;
+/// Lists of runs, page by page.
+mod list;
+/// Runs with processes, and what becomes of them.
+mod survivors;
+
+use books::Home;
+pub(super) use claim::{Claim, Claimed};
+pub use list::{Page, Which};
+
 /// Live runs of one sandbox.
 pub const LIVE_MAX: usize = 256;
-/// Ended runs that are kept.
-const ENDED_MAX: usize = 1_000;
-/// How long an ended run is kept.
-const ENDED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// At most this often are the groups of survivors looked at.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// The runs of one sandbox. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct RunTable(Arc<Mutex<Inner>>);
+pub struct RunTable(Arc<Shared>);
+
+/// What all who look at a table share.
+#[derive(Default)]
+pub(super) struct Shared {
+    inner: Mutex<Inner>,
+    /// Where its files are; none before the first start of a new sandbox.
+    home: OnceLock<Home>,
+}
 
 #[derive(Default)]
 struct Inner {
     live: usize,
     /// Told when that changes.
     teller: Option<Arc<Teller>>,
-    known: HashMap<RunId, Run>,
-    /// In the order of their ends.
-    ended: VecDeque<(Instant, RunId)>,
-    /// Ended, but with processes or an open pipe.
+    /// Live, or with processes or an open pipe.
+    known: HashMap<ShortId, Run>,
+    history: History,
+    requests: Requests,
+    /// Runs of an earlier daemon of which nobody knows yet, or can be asked, what became of them.
+    open: Vec<Open>,
+    /// About to be started.
+    starting: HashMap<ShortId, Begun>,
+    /// Of the history: those that could not be written down.
+    unwritten: HashMap<ShortId, Box<Ended>>,
+    /// Of the known: ended, but with processes or an open pipe.
     unsettled: Vec<Run>,
     swept: Option<Instant>,
 }
@@ -48,6 +74,14 @@ impl Drop for Slot {
     }
 }
 
+/// Where a run is.
+enum Whereabouts {
+    Known(Run),
+    History,
+    Open,
+    Nowhere,
+}
+
 impl RunTable {
     /// Live runs now, those about to start included.
     pub fn live(&self) -> usize {
@@ -56,7 +90,7 @@ impl RunTable {
 
     /// Ended runs that are still known.
     pub fn kept_count(&self) -> usize {
-        self.lock().ended.len()
+        self.lock().history.len()
     }
 
     /// A place among the live runs, for tests of other parts.
@@ -77,27 +111,42 @@ impl RunTable {
         }
     }
 
-    /// The run of this id.
-    pub fn get(&self, id: &RunId) -> Result<Run> {
-        self.lock().known.get(id).cloned().ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                "RUN_NOT_FOUND",
-                format!("no run {id} in this sandbox"),
-            )
-            .hint("ended runs are kept for a day, at most 1000 per sandbox")
-        })
+    /// The run of this id, live or ended.
+    pub async fn find(&self, id: &RunId) -> Result<Run> {
+        match self.whereabouts(id) {
+            Whereabouts::Known(run) => Ok(run),
+            Whereabouts::History => self.recorded(id).await,
+            Whereabouts::Open => Err(unreachable()),
+            Whereabouts::Nowhere => Err(not_found(id)),
+        }
     }
 
-    /// Runs that have processes, or may have: the live ones and those with survivors.
-    pub async fn with_processes(&self) -> Vec<Run> {
-        self.sweep().await;
-        self.lock()
-            .known
-            .values()
-            .filter(|run| !run.is_settled())
-            .cloned()
-            .collect()
+    fn whereabouts(&self, id: &RunId) -> Whereabouts {
+        let (inner, short) = (self.lock(), ShortId::from(id));
+        if let Some(run) = inner.known.get(&short) {
+            Whereabouts::Known(run.clone())
+        } else if inner.history.get(short).is_some() {
+            Whereabouts::History
+        } else if inner.open.iter().any(|one| one.begun.run == *id) {
+            Whereabouts::Open
+        } else {
+            Whereabouts::Nowhere
+        }
+    }
+
+    /// Reads a run of the history.
+    async fn recorded(&self, id: &RunId) -> Result<Run> {
+        let mut read = self.read(vec![ShortId::from(id)]).await?;
+        match read.pop().flatten() {
+            Some(run) => Ok(run),
+            // It went meanwhile, for its age or number.
+            None if self.lock().history.get(ShortId::from(id)).is_none() => Err(not_found(id)),
+            None => Err(Error::new(
+                ErrorKind::DataLoss,
+                "RUN_RECORD_DAMAGED",
+                format!("what is written of run {id} cannot be read"),
+            )),
+        }
     }
 
     pub(super) fn reserve(&self) -> Result<Slot> {
@@ -116,102 +165,52 @@ impl RunTable {
         Ok(Slot(self.clone()))
     }
 
+    /// Takes in a run that was started, or taken over.
     pub(super) fn insert(&self, run: Run) {
-        self.lock().known.insert(run.id().clone(), run);
-    }
-
-    /// Notes that a run's command has ended and lets go of what is too old or too much.
-    pub(super) fn ended(&self, run: &Run) {
-        let now = Instant::now();
-        let gone = {
-            let mut inner = self.lock();
-            inner.ended.push_back((now, run.id().clone()));
-            inner.expire(now)
-        };
-        gone.iter().for_each(Run::remove_logs);
-    }
-
-    /// Keeps an ended run in sight until its processes are gone.
-    pub(super) fn watch_survivors(&self, run: Run) {
-        self.lock().unsettled.push(run);
-    }
-
-    /// Lets go of the groups of survivors that have ended meanwhile.
-    pub(super) async fn sweep(&self) {
-        let now = Instant::now();
-        let candidates = {
-            let mut inner = self.lock();
-            let recent = inner
-                .swept
-                .is_some_and(|at| now.duration_since(at) < SWEEP_EVERY);
-            if recent || inner.unsettled.is_empty() {
-                return;
-            }
-            inner.swept = Some(now);
-            inner.unsettled.clone()
-        };
-        for run in &candidates {
-            run.try_settle().await;
+        let short = ShortId::from(run.id());
+        let mut inner = self.lock();
+        inner.starting.remove(&short);
+        if let Some(request) = run.request() {
+            inner.requests.started(request, run.id());
         }
-        self.lock().unsettled.retain(|run| !run.is_settled());
+        inner.known.insert(short, run);
+    }
+
+    /// Whether this run is in memory.
+    pub(super) fn knows(&self, id: &RunId) -> bool {
+        self.lock().known.contains_key(&ShortId::from(id))
+    }
+
+    /// What the history has of this run.
+    pub(super) fn kept(&self, id: &RunId) -> Option<Kept> {
+        self.lock().history.get(ShortId::from(id)).copied()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
-impl Inner {
-    /// Takes out the ended runs that are not to be kept.
-    fn expire(&mut self, now: Instant) -> Vec<Run> {
-        // Survivors keep no place of those that are settled: else many of them would push a result out at once.
-        let most = ENDED_MAX + self.unsettled.len();
-        let known = &self.known;
-        let is_settled = |id: &RunId| known.get(id).is_none_or(Run::is_settled);
-        let due = take_due(&mut self.ended, most, now, is_settled);
-        due.iter().filter_map(|id| self.known.remove(id)).collect()
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes out of `ended`, oldest first, what is too old or more than `most`. One that is not settled stays in its place:
-/// the order is that of the ends, and the first that is young enough is the last that has to be looked at.
-fn take_due(
-    ended: &mut VecDeque<(Instant, RunId)>,
-    most: usize,
-    now: Instant,
-    is_settled: impl Fn(&RunId) -> bool,
-) -> Vec<RunId> {
-    let mut due = Vec::new();
-    let mut place = 0;
-    while let Some((at, id)) = ended.get(place) {
-        if ended.len() <= most && now.duration_since(*at) < ENDED_FOR {
-            break;
-        }
-        if is_settled(id) {
-            due.extend(ended.remove(place).map(|(_, id)| id));
-        } else {
-            place += 1;
-        }
-    }
-    due
+fn not_found(id: &RunId) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        "RUN_NOT_FOUND",
+        format!("no run {id} in this sandbox"),
+    )
+    .hint("ended runs are kept for a day, at most 1000 per sandbox")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unsettled_run_keeps_its_place_and_hides_nothing_behind_it() {
-        let start = Instant::now();
-        let ids: Vec<RunId> = (0..4).map(|_| RunId::random()).collect();
-        let hours = |n: u64| start + Duration::from_secs(n * 3600);
-        let mut ended: VecDeque<_> = (0..).map(hours).zip(ids.clone()).collect();
-        let is_settled = |id: &RunId| *id != ids[0];
-        assert_eq!(take_due(&mut ended, 3, hours(3), is_settled), ids[1..2]);
-        assert_eq!(take_due(&mut ended, 3, hours(26), is_settled), ids[2..3]);
-        let left: Vec<_> = ended.iter().map(|(_, id)| id.clone()).collect();
-        assert_eq!(left, [ids[0].clone(), ids[3].clone()]);
-        assert_eq!(take_due(&mut ended, 3, hours(26), |_| true), ids[..1]);
-        assert_eq!(ended.len(), 1);
-    }
+fn unreachable() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "RUN_UNREACHABLE",
+        "the run was started by an earlier daemon, and PID 1 of its sandbox cannot be asked what became of it",
+    )
+    .hint("the state of the sandbox says why")
 }

@@ -177,7 +177,10 @@ impl<R: Runtime> Actor<R> {
         match self.decide(Event::Stop) {
             // Nobody gets it from here on: who needs it waits for its next start.
             Decision::Go(state) => match self.handle.take_live(self.handle.state()) {
-                Some(live) => self.end_processes(live, Cause::Asked, state).await,
+                Some(live) => {
+                    self.handle.runs().note_stopping().await;
+                    self.end_processes(live, Cause::Asked, state).await
+                }
                 None => Ok(()),
             },
             Decision::Stay => Ok(()),

@@ -312,6 +312,8 @@ impl Runtime for Fake {
         })
     }
 
+    async fn recall_runs(&self, _handle: &Handle<FakeLive>) {}
+
     async fn adopt(&self, _handle: &Handle<FakeLive>, _live: FakeLive, _known: ()) -> Result<()> {
         Ok(())
     }

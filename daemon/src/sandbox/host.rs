@@ -13,6 +13,7 @@ use super::pause;
 use super::platform::Platform;
 use super::runtime::{Cause, Condition, Defaults, New, Relimit, Runtime, Started};
 use super::start;
+use super::state::State;
 use super::stop;
 use super::update;
 use crate::error::{Error, Result};
@@ -187,6 +188,21 @@ impl Runtime for Host {
 
     async fn condition(&self, record: Arc<Record>) -> Result<Condition<Self>> {
         found::condition(self, record).await
+    }
+
+    async fn recall_runs(&self, handle: &Handle) {
+        let (runs, state) = (handle.runs().clone(), handle.state());
+        let dir = self.0.store.runs_dir(handle.id());
+        let recalled = self.on_thread(move |platform| {
+            platform.engine.recall(&dir, &runs);
+            if state == State::Stopped {
+                platform.engine.settle_dead(&dir, &runs);
+            }
+            Ok(())
+        });
+        if let Err(error) = recalled.await {
+            tracing::error!(sandbox = %handle.id(), error = %error.chain(), "ended runs are not known");
+        }
     }
 
     async fn adopt(&self, handle: &Handle, live: Live, known: Vec<KnownRun>) -> Result<()> {

@@ -42,7 +42,7 @@ async fn take_up_or_list<R: Runtime>(registry: Registry<R>, loaded: Loaded) {
     let fault = tokio::spawn(take_up(registry.clone(), loaded)).await.err();
     if let Some(fault) = fault {
         tracing::error!(sandbox = %id, error = &fault as &dyn std::error::Error, "taking a sandbox up failed");
-        take_up_damaged(&registry, id, damage);
+        take_up_damaged(&registry, id, damage).await;
     }
 }
 
@@ -76,7 +76,7 @@ fn damage_of(loaded: &Loaded) -> (SandboxId, Damage) {
 async fn take_up<R: Runtime>(registry: Registry<R>, loaded: Loaded) {
     match loaded {
         Loaded::Sandbox(record) => take_up_sandbox(&registry, Arc::new(*record)).await,
-        Loaded::Damaged(id, damage) => take_up_damaged(&registry, id, damage),
+        Loaded::Damaged(id, damage) => take_up_damaged(&registry, id, damage).await,
         Loaded::Unfinished(id) => {
             tracing::info!(sandbox = %id, "unfinished create removed");
             match registry.runtime().discard_unfinished(id.clone()).await {
@@ -128,6 +128,7 @@ async fn take_up_sandbox<R: Runtime>(registry: &Registry<R>, record: Arc<Record>
     };
     let (handle, requests) = Handle::new(identity, record.created_at_ms, status);
     let watchman = restore_unused(runtime, &handle).await;
+    runtime.recall_runs(&handle).await;
     if let Some((live, known, _)) = found {
         adopt(runtime, &handle, live, known).await;
     }
@@ -164,7 +165,7 @@ async fn adopt<R: Runtime>(runtime: &R, handle: &Handle<R::Live>, live: R::Live,
     }
 }
 
-fn take_up_damaged<R: Runtime>(registry: &Registry<R>, id: SandboxId, damage: Damage) {
+async fn take_up_damaged<R: Runtime>(registry: &Registry<R>, id: SandboxId, damage: Damage) {
     tracing::error!(sandbox = %id, reason = damage.reason, "sandbox is damaged");
     let name = damage
         .name
@@ -177,6 +178,7 @@ fn take_up_damaged<R: Runtime>(registry: &Registry<R>, id: SandboxId, damage: Da
     let mut status = Status::new(State::Damaged, Vec::new());
     status.reason = damage.reason;
     let (handle, requests) = Handle::new(identity, 0, status);
+    registry.runtime().recall_runs(&handle).await;
     let known = Known {
         uid_base: damage.uid_base,
         ..Known::default()

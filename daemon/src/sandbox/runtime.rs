@@ -98,7 +98,11 @@ pub trait Runtime: Clone + Send + Sync + 'static {
         record: Arc<Record>,
     ) -> impl Future<Output = Result<Condition<Self>>> + Send;
 
-    /// Takes over the runs of an earlier daemon.
+    /// Reads what was written of the runs of a sandbox that an earlier daemon left; where no process is left in it, says what
+    /// became of those that lived.
+    fn recall_runs(&self, handle: &Handle<Self::Live>) -> impl Future<Output = ()> + Send;
+
+    /// Takes over the runs of an earlier daemon. Comes after `recall_runs`.
     fn adopt(
         &self,
         handle: &Handle<Self::Live>,

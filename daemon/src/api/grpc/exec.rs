@@ -7,10 +7,10 @@ use futures_util::StreamExt as _;
 use lodge_proto::v1 as wire;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::sandbox::{not_yet, sandbox_ref};
+use super::sandbox::sandbox_ref;
 use crate::error::Result;
 use crate::exec::stream::{Events, Places};
-use crate::exec::{RawRunSpec, Run, Started, ps};
+use crate::exec::{Launch, RawRunSpec, Run, Started, ps};
 use crate::sandbox::id::{RunId, Tenant};
 use crate::sandbox::{Resume, SandboxRef, StreamUse};
 use crate::service::Service;
@@ -21,6 +21,8 @@ mod attach;
 mod logs;
 /// Messages from and to the domain's words.
 mod messages;
+/// Runs as they are told of, and pages of them.
+mod runs;
 /// The stream of a `Start`.
 mod session;
 
@@ -55,8 +57,14 @@ impl<S: Service> ExecServer<S> {
         // First what needs no sandbox: a call that cannot be right starts none.
         let spec = engine.check(raw)?;
         let handle = self.service.sandbox(&Tenant::default(), sandbox)?;
-        let admission = handle.admit(resume).await?;
-        engine.start(&handle, &admission, spec).await
+        let ticket = match engine.admit(handle.runs(), spec).await? {
+            Launch::Earlier(started) => return Ok(*started),
+            Launch::New(ticket) => ticket,
+        };
+        match handle.admit(resume).await {
+            Ok(admission) => engine.start(&handle, &admission, *ticket).await,
+            Err(error) => Err(ticket.refused(error)),
+        }
     }
 
     /// The sandbox of a stream, in use for as long as the stream is open.
@@ -65,13 +73,11 @@ impl<S: Service> ExecServer<S> {
         Ok(handle.open_stream())
     }
 
-    fn find(&self, sandbox: Option<wire::SandboxRef>, run: &str) -> Result<Run> {
+    async fn find(&self, sandbox: Option<wire::SandboxRef>, run: &str) -> Result<Run> {
         let sandbox = sandbox_ref(sandbox)?;
         let run = RunId::parse(run)?;
-        self.service
-            .sandbox(&Tenant::default(), &sandbox)?
-            .runs()
-            .get(&run)
+        let handle = self.service.sandbox(&Tenant::default(), &sandbox)?;
+        handle.runs().find(&run).await
     }
 }
 
@@ -83,13 +89,15 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
     ) -> Result<Response<wire::RunResponse>, Status> {
         let call = messages::call_from(request.into_inner().spec)?;
         let started = self.launch(&call.sandbox, call.raw, call.resume).await?;
-        let Started { run, pins, .. } = started;
+        let Started {
+            run, pins, origin, ..
+        } = started;
         let caller = Departure::watch(run.clone(), call.on_disconnect);
         let result = run.end().await?;
         let output = run.output(&result).await?;
         drop(pins);
         caller.stayed();
-        Ok(Response::new(messages::response(&result, output)))
+        Ok(Response::new(messages::response(&result, output, origin)))
     }
 
     type StartStream = RunEvents;
@@ -117,23 +125,30 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         let request = request.into_inner();
         let offsets = attach::offsets_from(&request);
         let open = self.open_stream(&sandbox_ref(request.sandbox.clone())?)?;
-        let run = self.find(request.sandbox, &request.run_id)?;
+        let run = self.find(request.sandbox, &request.run_id).await?;
         let events = Events::from(run.clone(), offsets, self.streams.take()?)?;
         Ok(Response::new(while_open(open, attach::serve(&run, events))))
     }
 
     async fn get_run(
         &self,
-        _request: Request<wire::GetRunRequest>,
+        request: Request<wire::GetRunRequest>,
     ) -> Result<Response<wire::RunInfo>, Status> {
-        Err(not_yet("GetRun").into())
+        let request = request.into_inner();
+        let run = self.find(request.sandbox, &request.run_id).await?;
+        Ok(Response::new(runs::info(run.account())))
     }
 
     async fn list_runs(
         &self,
-        _request: Request<wire::ListRunsRequest>,
+        request: Request<wire::ListRunsRequest>,
     ) -> Result<Response<wire::ListRunsResponse>, Status> {
-        Err(not_yet("ListRuns").into())
+        let request = request.into_inner();
+        let (page, size) = runs::page(&request)?;
+        let sandbox = sandbox_ref(request.sandbox)?;
+        let handle = self.service.sandbox(&Tenant::default(), &sandbox)?;
+        let found = handle.runs().list(page).await?;
+        Ok(Response::new(runs::response(found, size)))
     }
 
     async fn search_log(
@@ -143,7 +158,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         let mut request = request.into_inner();
         let sandbox = request.sandbox.take();
         let stream = messages::stream_from(request.stream)?;
-        let run = self.find(sandbox, &request.run_id)?;
+        let run = self.find(sandbox, &request.run_id).await?;
         Ok(Response::new(logs::search(&run, stream, request).await?))
     }
 
@@ -154,7 +169,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         let mut request = request.into_inner();
         let sandbox = request.sandbox.take();
         let stream = messages::stream_from(request.stream)?;
-        let run = self.find(sandbox, &request.run_id)?;
+        let run = self.find(sandbox, &request.run_id).await?;
         Ok(Response::new(logs::read(&run, stream, &request).await?))
     }
 
@@ -177,7 +192,7 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         request: Request<wire::KillRequest>,
     ) -> Result<Response<wire::KillResponse>, Status> {
         let request = request.into_inner();
-        let run = self.find(request.sandbox, &request.run_id)?;
+        let run = self.find(request.sandbox, &request.run_id).await?;
         Ok(Response::new(wire::KillResponse {
             killed: run.kill().await?,
         }))

@@ -14,7 +14,7 @@ use crate::exec::run::Output;
 use crate::exec::stream::Event;
 use crate::exec::view::View;
 use crate::exec::{
-    EndReason, RawCommand, RawDuration, RawRunSpec, RunResult, Secret, Stdin, Stream,
+    EndReason, Origin, RawCommand, RawDuration, RawRunSpec, RunResult, Secret, Stdin, Stream,
 };
 use crate::sandbox::id::RunId;
 use crate::sandbox::{Resume, SandboxRef};
@@ -55,6 +55,7 @@ pub(super) fn call_from(spec: Option<wire::RunSpec>) -> Result<Call> {
             nanos: t.nanos,
         }),
         max_output_bytes: spec.max_output_bytes,
+        request_id: spec.request_id,
     };
     Ok(Call {
         sandbox: sandbox_ref(spec.sandbox)?,
@@ -106,20 +107,20 @@ fn secret_from(variable: wire::EnvVar) -> Secret {
 }
 
 /// The answer to a `Run`.
-pub(super) fn response(result: &RunResult, output: Output) -> wire::RunResponse {
+pub(super) fn response(result: &RunResult, output: Output, origin: Origin) -> wire::RunResponse {
     wire::RunResponse {
         result: Some(result_to_wire(result)),
         stdout: Some(view_to_wire(output.stdout)),
         stderr: Some(view_to_wire(output.stderr)),
-        ..Default::default()
+        attached: origin == Origin::EarlierCall,
     }
 }
 
 /// The first event of a `Start`.
-pub(super) fn started(run: &RunId) -> wire::RunEvent {
+pub(super) fn started(run: &RunId, origin: Origin) -> wire::RunEvent {
     let started = wire::Started {
         run_id: run.to_string(),
-        ..Default::default()
+        attached: origin == Origin::EarlierCall,
     };
     wire::RunEvent {
         event: Some(wire::run_event::Event::Started(started)),
@@ -202,7 +203,8 @@ fn view_to_wire(view: View) -> wire::Output {
     }
 }
 
-fn result_to_wire(result: &RunResult) -> wire::RunResult {
+/// The end of a run.
+pub(super) fn result_to_wire(result: &RunResult) -> wire::RunResult {
     let Verdict {
         reason,
         exit_code,

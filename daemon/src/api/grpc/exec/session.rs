@@ -58,6 +58,7 @@ pub(super) fn serve(
         run,
         stdin,
         pins: _pins,
+        origin,
     } = started;
     let session = Session {
         // Before anything else: what the run writes from now on waits for this reader.
@@ -68,7 +69,7 @@ pub(super) fn serve(
             requests, stdin,
         )))),
     };
-    let begin = tokio_stream::once(Ok(messages::started(run.id())));
+    let begin = tokio_stream::once(Ok(messages::started(run.id(), origin)));
     begin.chain(unfold(Some(session), async |session| session?.next().await))
 }
 
