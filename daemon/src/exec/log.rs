@@ -249,7 +249,9 @@ impl StreamLog {
 
     /// Reads exactly `want` bytes that [`State::piece_at`] found. Blocks.
     fn read_blocking(&self, offset: u64, want: usize) -> io::Result<Piece> {
-        let file = match self.lock().file.clone() {
+        // A statement of its own: the lock is free when the file is opened.
+        let file = self.lock().file.clone();
+        let file = match file {
             Some(file) => file,
             None => match File::open(&self.path) {
                 Ok(file) => Arc::new(file),

@@ -91,7 +91,9 @@ mod tests {
             );
             assert!(!text.contains("hu"), "{text}");
         }
-        let long = "y".repeat(LOOKED_AT_MAX_BYTES * 2);
+        let long: String = (0..LOOKED_AT_MAX_BYTES / 2)
+            .map(|n| format!("{n:04x}"))
+            .collect();
         let text = preview(&shell(&format!("echo {long}")), Some(&patterns(&long)));
         assert_eq!(text, "echo");
         let lines = preview(
