@@ -21,6 +21,8 @@ const QUEUED: usize = 4;
 pub struct Live {
     /// The run's id.
     pub run_id: String,
+    /// The run is that of an earlier call.
+    pub attached: bool,
     /// Standard output so far.
     pub stdout: Vec<u8>,
     /// Standard error so far.
@@ -59,10 +61,11 @@ impl Live {
         let Some(run_event::Event::Started(started)) = event else {
             bail!("the first event is not `started`: {event:?}");
         };
-        let run_id = started.run_id;
+        let (run_id, attached) = (started.run_id, started.attached);
         let (stdout, stderr, order) = Default::default();
         Ok(Ok(Self {
             run_id,
+            attached,
             stdout,
             stderr,
             order,

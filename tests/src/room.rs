@@ -12,6 +12,10 @@ use tonic::Status;
 use crate::api::{Api, by_id};
 use crate::live::Live;
 use crate::slot::UID_BLOCK;
+use crate::wait::until;
+
+/// Longest wait for the end of a run that is about to end.
+const ENDED_WITHIN: Duration = Duration::from_secs(20);
 
 /// A sandbox.
 #[derive(Debug, Clone)]
@@ -126,6 +130,58 @@ impl Room {
                 part.total_bytes
             );
         }
+    }
+
+    /// A run, as the API tells of it.
+    pub async fn get_run(&self, run_id: &str) -> Result<pb::RunInfo, Status> {
+        let request = pb::GetRunRequest {
+            sandbox: by_id(self.id()),
+            run_id: run_id.into(),
+        };
+        Ok(self.api.exec().get_run(request).await?.into_inner())
+    }
+
+    /// A run as soon as it has ended.
+    pub async fn ended_run(&self, run_id: &str) -> Result<pb::RunInfo> {
+        until("the run has ended", ENDED_WITHIN, || async {
+            let run = self.get_run(run_id).await?;
+            Ok(Some(run).filter(|run| run.result.is_some()))
+        })
+        .await
+    }
+
+    /// All runs, the newest first, page by page.
+    pub async fn list_runs(&self, page_size: i32, live_only: bool) -> Result<Vec<pb::RunInfo>> {
+        let mut all = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = pb::ListRunsRequest {
+                sandbox: by_id(self.id()),
+                page_size,
+                page_token,
+                live_only,
+            };
+            let page = self.api.exec().list_runs(request).await?.into_inner();
+            let most = usize::try_from(page_size)?;
+            ensure!(
+                most == 0 || page.runs.len() <= most,
+                "a page of {}",
+                page.runs.len()
+            );
+            all.extend(page.runs);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Stops it.
+    pub async fn stop(&self) -> Result<pb::Sandbox, Status> {
+        let request = pb::StopSandboxRequest {
+            sandbox: by_id(self.id()),
+        };
+        Ok(self.api.sandboxes().stop(request).await?.into_inner())
     }
 
     /// What the API says of it now.
@@ -284,6 +340,12 @@ impl Command {
         self.with(|s| s.secret_env.push(var))
     }
 
+    /// Names the call.
+    #[must_use]
+    pub fn request_id(self, id: &str) -> Self {
+        self.with(|s| s.request_id = id.into())
+    }
+
     /// Runs as this user.
     #[must_use]
     pub fn user(self, user: &str) -> Self {
@@ -369,6 +431,8 @@ pub struct Ran {
     pub err: pb::Output,
     /// From the call to its answer.
     pub took: Duration,
+    /// The run is that of an earlier call.
+    pub attached: bool,
 }
 
 impl Ran {
@@ -379,6 +443,7 @@ impl Ran {
             out: response.stdout.ok_or_else(missing)?,
             err: response.stderr.ok_or_else(missing)?,
             took,
+            attached: response.attached,
         })
     }
 
