@@ -176,14 +176,6 @@ impl Room {
         }
     }
 
-    /// Stops it.
-    pub async fn stop(&self) -> Result<pb::Sandbox, Status> {
-        let request = pb::StopSandboxRequest {
-            sandbox: by_id(self.id()),
-        };
-        Ok(self.api.sandboxes().stop(request).await?.into_inner())
-    }
-
     /// What the API says of it now.
     pub async fn get(&self) -> Result<pb::Sandbox, Status> {
         let request = pb::GetSandboxRequest {

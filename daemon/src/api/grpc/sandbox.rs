@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 pub use messages::{resume_from, sandbox_ref};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sandbox::Handle;
 use crate::sandbox::id::Tenant;
 use crate::service::Service;
@@ -150,13 +150,4 @@ impl<S: Service> wire::sandbox_service_server::SandboxService for SandboxServer<
         let stats = self.0.stats(&Tenant::default(), &sandbox).await?;
         Ok(Response::new(stats::stats_to_wire(stats)))
     }
-}
-
-/// The error of a call whose answer is still being built.
-pub(super) fn not_yet(call: &str) -> Error {
-    Error::new(
-        crate::error::ErrorKind::Unsupported,
-        "NOT_YET",
-        format!("{call} is not there yet"),
-    )
 }
