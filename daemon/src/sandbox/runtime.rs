@@ -185,7 +185,7 @@ pub enum Motion {
 }
 
 /// How a sandbox of an earlier daemon was found.
-pub enum Condition<R: Runtime + ?Sized> {
+pub enum Condition<R: Runtime> {
     /// Its holder lives.
     Alive {
         /// What runs get of it, and its limits.

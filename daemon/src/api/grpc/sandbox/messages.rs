@@ -159,7 +159,6 @@ pub(super) fn to_wire(view: View) -> wire::Sandbox {
         idle: view.idle.map(idle_to_wire),
         idle_for: view.idle_for.and_then(|idle| idle.try_into().ok()),
         open_streams: view.open_streams,
-        ..Default::default()
     }
 }
 
