@@ -58,7 +58,8 @@ async fn no_daemon_is_told_with_a_hint() -> Result<()> {
 async fn unknown_flags_are_errors() -> Result<()> {
     let daemon = Daemon::new().await?;
     for subcommand in [
-        "run", "create", "ls", "inspect", "rm", "ps", "kill", "image", "doctor", "version",
+        "run", "create", "ls", "inspect", "update", "pause", "resume", "start", "stop", "rm",
+        "stats", "watch", "ps", "kill", "image", "doctor", "version",
     ] {
         let said = lodge(&daemon, &[subcommand, "--no-such-flag", "x"]).await?;
         said.exited(125).with_context(|| subcommand.to_owned())?;
@@ -409,5 +410,82 @@ async fn interrupt_ends_the_command() -> Result<()> {
         .context("it runs on")??;
     ensure!(!status.success(), "{status}");
     ensure!(daemon.api().room("c").await?.processes().await?.is_empty());
+    Ok(())
+}
+
+/// The verbs of the lifecycle, as somebody types them: each says what it did, and `ls` and `inspect` show it.
+#[tokio::test(flavor = "multi_thread")]
+async fn lifecycle_verbs_do_what_they_say() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let create = "create l --label team=red --freeze-after 1h --delete-after never --memory 256MiB";
+    let create: Vec<_> = create.split(' ').collect();
+    lodge(&daemon, &create).await?.exited(0)?;
+    lodge(&daemon, &["create", "other"]).await?.exited(0)?;
+    let said = lodge(&daemon, &["pause", "l"]).await?;
+    ensure!(said.exited(0)?.text() == "l\n", "{}", said.text());
+    let refused = lodge(&daemon, &["run", "-s", "l", "--resume", "error", "true"]).await?;
+    refused.exited(125)?;
+    let frozen = lodge(
+        &daemon,
+        &["ls", "--state", "frozen", "--label", "team=red", "--json"],
+    )
+    .await?;
+    let frozen = frozen.exited(0)?.json()?;
+    ensure!(
+        frozen.as_array().is_some_and(|all| all.len() == 1) && frozen[0]["name"] == "l",
+        "{frozen}"
+    );
+    lodge(&daemon, &["resume", "l"]).await?.exited(0)?;
+
+    let update =
+        "update l --memory 512MiB --stop-after 2h --label tier=a --remove-label team --json";
+    let update: Vec<_> = update.split(' ').collect();
+    let updated = lodge(&daemon, &update).await?.exited(0)?.json()?;
+    ensure!(
+        updated["labels"] == serde_json::json!({ "tier": "a" }),
+        "{updated}"
+    );
+    let idle = serde_json::json!({
+        "freeze_after_seconds": 3600, "stop_after_seconds": 7200, "delete_after_seconds": 0,
+    });
+    ensure!(updated["idle"] == idle, "{updated}");
+    let stats = lodge(&daemon, &["stats", "l", "--json"])
+        .await?
+        .exited(0)?
+        .json()?;
+    ensure!(stats[0]["memory_limit_bytes"] == 512 << 20, "{stats}");
+
+    for (verb, state) in [("stop", "stopped"), ("start", "running")] {
+        lodge(&daemon, &[verb, "l"]).await?.exited(0)?;
+        let now = lodge(&daemon, &["inspect", "l", "--json"])
+            .await?
+            .exited(0)?
+            .json()?;
+        ensure!(now["state"] == state, "{now}");
+    }
+    let said = lodge(&daemon, &["update", "l"]).await?;
+    said.exited(125)?;
+    ensure!(said.stderr.contains("\nhint: "), "{}", said.stderr);
+    Ok(())
+}
+
+/// `lodge watch NAME` prints a line for each change and ends with its sandbox.
+#[tokio::test(flavor = "multi_thread")]
+async fn watch_ends_with_its_sandbox() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    lodge(&daemon, &["create", "w"]).await?.exited(0)?;
+    let mut watch = command(&daemon, &["watch", "w"])?.spawn()?;
+    let mut stdout = watch.stdout.take().context("piped")?;
+    let mut first = [0; 1];
+    stdout.read_exact(&mut first).await?;
+    lodge(&daemon, &["stop", "w"]).await?.exited(0)?;
+    lodge(&daemon, &["rm", "w"]).await?.exited(0)?;
+    let status = timeout(Duration::from_secs(60), watch.wait()).await??;
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).await?;
+    ensure!(
+        status.success() && rest.ends_with("  w  deleted\n"),
+        "{rest}"
+    );
     Ok(())
 }

@@ -113,6 +113,34 @@ async fn stats_count_since_the_start_and_over_a_restart() -> Result<()> {
     Ok(())
 }
 
+/// One that is frozen has all its figures, and stays frozen: its processes are there, and get no processor time.
+#[tokio::test(flavor = "multi_thread")]
+async fn stats_of_a_frozen_sandbox_stand_still_and_do_not_thaw_it() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let room = small_room(&daemon).await?;
+    let mut live = room.run("echo begun; while :; do :; done").start().await?;
+    live.wait_for("begun\n").await?;
+    let request = pb::PauseSandboxRequest {
+        sandbox: by_id(room.id()),
+    };
+    daemon.api().sandboxes().pause(request).await?;
+    let first = stats(&room).await?;
+    let second = stats(&room).await?;
+    ensure!(
+        first.state() == SandboxState::Frozen && first.pids == Some(1),
+        "{first:?}"
+    );
+    ensure!(
+        first.cpu_time.is_some() && first.cpu_time == second.cpu_time,
+        "{first:?} {second:?}"
+    );
+    ensure!(
+        (second.live_runs, room.get().await?.state()) == (1, SandboxState::Frozen),
+        "{second:?}"
+    );
+    Ok(())
+}
+
 /// One that is stopped has no figures of processes; its logs and its runs are still there. A start begins anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn stats_of_a_stopped_sandbox_have_no_figures_of_processes() -> Result<()> {

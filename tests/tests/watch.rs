@@ -68,6 +68,42 @@ async fn a_watcher_is_told_of_create_run_stop_and_delete() -> Result<()> {
     Ok(())
 }
 
+/// Pausing, resuming and changing are told; watching itself does not thaw.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_is_told_of_pause_update_and_resume() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let api = daemon.api();
+    let room = api.room("paused").await?;
+    let mut watcher = Watcher::synced(api).await?;
+    let sandbox = || by_id(room.id());
+    let request = pb::PauseSandboxRequest { sandbox: sandbox() };
+    api.sandboxes().pause(request).await?;
+    watcher
+        .until_sandbox("the pause", room.id(), |s| {
+            s.state() == SandboxState::Frozen
+        })
+        .await?;
+    let request = pb::UpdateSandboxRequest {
+        sandbox: sandbox(),
+        set_labels: [("team".to_owned(), "red".to_owned())].into(),
+        ..Default::default()
+    };
+    api.sandboxes().update(request).await?;
+    watcher
+        .until_sandbox("the update", room.id(), |s| {
+            s.state() == SandboxState::Frozen && s.labels.contains_key("team")
+        })
+        .await?;
+    let request = pb::ResumeSandboxRequest { sandbox: sandbox() };
+    api.sandboxes().resume(request).await?;
+    watcher
+        .until_sandbox("the resume", room.id(), |s| {
+            s.state() == SandboxState::Running
+        })
+        .await?;
+    Ok(())
+}
+
 /// Who watches one sandbox hears of no other, and its events end with the sandbox. One that there is not is NOT_FOUND.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_of_one_sandbox_ends_with_it() -> Result<()> {
