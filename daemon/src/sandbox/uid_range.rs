@@ -241,7 +241,8 @@ fn strangers(block: Block, ours: &BTreeSet<u32>, live: &BTreeSet<u32>) -> Vec<u3
     bases.difference(ours).copied().collect()
 }
 
-/// Real, effective, saved and file system uid of every process. A process that ends meanwhile is none.
+/// Real, effective, saved and file system uid of every live process. One that ends meanwhile is none, and so is one that
+/// has ended and that nobody reaps: a host whose init is slow at that, or never does, must not run out of ranges.
 fn live_uids(proc: &Path) -> io::Result<BTreeSet<u32>> {
     let mut uids = BTreeSet::new();
     for entry in fs::read_dir(proc)? {
@@ -251,19 +252,31 @@ fn live_uids(proc: &Path) -> io::Result<BTreeSet<u32>> {
         }
         // The owner of /proc/<pid> is root for a process that is not dumpable; the status file tells the truth.
         if let Ok(status) = fs::read_to_string(proc.join(name).join("status")) {
-            uids.extend(uids_of(&status));
+            if !has_ended(&status) {
+                uids.extend(uids_of(&status));
+            }
         }
     }
     Ok(uids)
 }
 
 fn uids_of(status: &str) -> impl Iterator<Item = u32> + '_ {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Uid:"))
-        .unwrap_or_default();
-    line.split_whitespace()
-        .filter_map(|field| field.parse().ok())
+    let uids = field(status, "Uid:").split_whitespace();
+    uids.filter_map(|field| field.parse().ok())
+}
+
+/// Whether a process is a zombie with all its threads. One whose first thread alone has ended lives on.
+fn has_ended(status: &str) -> bool {
+    field(status, "State:").trim_start().starts_with(['Z', 'X'])
+        && field(status, "Threads:").trim() == "1"
+}
+
+/// What follows `name` on its line of a status file.
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let mut lines = status.lines();
+    lines
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -347,5 +360,14 @@ mod tests {
                 .expect("/proc is mounted")
                 .contains(&0)
         );
+    }
+
+    #[test]
+    fn a_process_that_nobody_reaps_occupies_no_range() {
+        let status = |state, threads| format!("State:\t{state}\nUid:\t7\nThreads:\t{threads}\n");
+        assert!(has_ended(&status("Z (zombie)", 1)));
+        // The first thread has ended, others go on.
+        assert!(!has_ended(&status("Z (zombie)", 2)));
+        assert!(!has_ended(&status("S (sleeping)", 1)));
     }
 }
