@@ -1,7 +1,10 @@
 //! A table of named steps, each with its undo: what create and start are made of. An error names the step; the order is
-//! the table's.
+//! the table's. A step that panics has failed, and is taken back like any other: what it leaves would be taken for a
+//! sandbox by the next daemon.
 
-use crate::error::Result;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{self, Moment};
 
 /// One step. `undo` takes back what `run` did, and also what a `run` that failed half-way left; it cannot fail: what it
@@ -32,24 +35,45 @@ pub(crate) fn run_all<C>(table: &str, steps: &[Step<C>], context: &mut C) -> Res
 }
 
 fn run<C>(table: &str, step: &Step<C>, context: &mut C) -> Result<()> {
-    fault::at_step(table, step.name, Moment::Before)?;
-    (step.run)(context)?;
-    Ok(fault::at_step(table, step.name, Moment::Done)?)
+    // What a panic left in the context is seen by the undos alone, which take back what is there, whatever it is.
+    catch_unwind(AssertUnwindSafe(|| {
+        fault::at_step(table, step.name, Moment::Before)?;
+        (step.run)(context)?;
+        Ok(fault::at_step(table, step.name, Moment::Done)?)
+    }))
+    .unwrap_or_else(|_| Err(panicked()))
+}
+
+fn undo<C>(table: &str, step: &Step<C>, context: &mut C) {
+    let undone = catch_unwind(AssertUnwindSafe(|| {
+        // An undo cannot fail, so that a failure asked for here is none; a kill or a wait is.
+        let _ = fault::at_step(table, step.name, Moment::Undo);
+        (step.undo)(context);
+    }));
+    if undone.is_err() {
+        tracing::error!(step = step.name, "an undo panicked; the others go on");
+    }
+}
+
+/// The panic itself is on standard error, with its place.
+fn panicked() -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        "INTERNAL",
+        "a fault of lodged; see its log",
+    )
 }
 
 /// Takes all steps back, the last first.
 pub(crate) fn undo_all<C>(table: &str, steps: &[Step<C>], context: &mut C) {
     for step in steps.iter().rev() {
-        // An undo cannot fail, so that a failure asked for here is none; a kill or a wait is.
-        let _ = fault::at_step(table, step.name, Moment::Undo);
-        (step.undo)(context);
+        undo(table, step, context);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
 
     type Log = Vec<&'static str>;
 
@@ -89,6 +113,26 @@ mod tests {
         assert_eq!(error.to_string(), "three: it broke");
         assert_eq!(error.reason(), "BROKEN");
         assert_eq!(log, ["one", "two", "undo three", "undo one"]);
+    }
+
+    #[test]
+    fn a_step_that_panics_is_undone_like_one_that_fails() {
+        const STEPS: &[Step<Log>] = &[
+            Step {
+                name: "one",
+                run: |log| push(log, "one"),
+                undo: |log| log.push("undo one"),
+            },
+            Step {
+                name: "two",
+                run: |_| panic!("as a faulty step would"),
+                undo: |_| panic!("as a faulty undo would"),
+            },
+        ];
+        let mut log = Log::new();
+        let error = run_all("test", STEPS, &mut log).expect_err("two panics");
+        assert_eq!(error.reason(), "INTERNAL");
+        assert_eq!(log, ["one", "undo one"]);
     }
 
     #[cfg(feature = "fault-points")]
