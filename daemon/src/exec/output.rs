@@ -141,10 +141,23 @@ impl Pump {
             );
             // What is still in the pipe is lost to the log: the result has to say so.
             self.log.lose(errno_of(&error));
+            self.throw_away().await;
         }
         // Its readers wait for nothing more.
         self.log.seal();
         let _ = self.control.drained.set(());
+    }
+
+    /// Counts what follows and throws it away: the holder keeps the pipe open, and a command that nobody reads from would
+    /// stand still until its deadline.
+    async fn throw_away(&mut self) {
+        self.sink = Some(Sink::Plain(Arc::clone(&self.log)));
+        if let Err(error) = self.pump().await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "output of a run cannot be thrown away"
+            );
+        }
     }
 
     async fn pump(&mut self) -> io::Result<()> {
