@@ -10,6 +10,9 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tower::Layer;
 
+use super::grpc::status::status;
+use crate::error::{Error, ErrorKind};
+
 /// Adds the guard to a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CatchPanics;
@@ -56,13 +59,14 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The call is not polled again after a panic, so that no broken state of it is seen.
         let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
-        polled.unwrap_or_else(|_| {
-            tracing::error!("a call panicked; this is a fault of lodged");
-            Poll::Ready(Ok(
-                Status::internal("a fault of lodged; see its log").into_http()
-            ))
-        })
+        polled.unwrap_or_else(|_| Poll::Ready(Ok(fault().into_http())))
     }
+}
+
+/// As any failure it has a reason. What it was is on standard error, with its place.
+fn fault() -> Status {
+    let text = "the call panicked; this is a fault of lodged, see its log";
+    status(&Error::new(ErrorKind::Internal, "INTERNAL", text))
 }
 
 #[cfg(test)]
@@ -76,5 +80,6 @@ mod tests {
         });
         let response = Call(panicking).await.expect("an answer");
         assert_eq!(response.headers()["grpc-status"], "13");
+        assert!(response.headers().contains_key("grpc-status-details-bin"));
     }
 }
