@@ -74,6 +74,16 @@ impl Error {
         Self::new(ErrorKind::Internal, reason, message).caused_by(source)
     }
 
+    /// The host has no more of something for now.
+    pub fn from_shortage(
+        message: impl Into<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self::new(ErrorKind::ResourceExhausted, "HOST_EXHAUSTED", message)
+            .hint("processes, memory or open files of the host, or of lodged, are used up")
+            .caused_by(source)
+    }
+
     /// Adds how to mend it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -154,6 +164,15 @@ impl StdError for Error {
             .as_deref()
             .map(|e| e as &(dyn StdError + 'static))
     }
+}
+
+/// Whether a number of errno(3) says that there is no more of something for now: processes, memory, descriptors.
+pub fn is_shortage(errno: i32) -> bool {
+    use nix::errno::Errno;
+    matches!(
+        Errno::from_raw(errno),
+        Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE
+    )
 }
 
 /// Any error with all its causes, for the log.

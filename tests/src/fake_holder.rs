@@ -21,7 +21,7 @@ use rustix::net::{
 use crate::daemon::Daemon;
 use crate::room::Room;
 
-/// Version of the protocol that the daemon speaks.
+/// Version of the protocol that the liar speaks, unless it is to speak another.
 const PROTOCOL: u32 = 1;
 /// Longest packet of the protocol, in bytes.
 const PACKET_MAX: usize = 64 << 10;
@@ -38,6 +38,14 @@ pub enum Story {
     Silence,
     /// It knows these runs.
     Runs(Vec<Told>),
+    /// It speaks these versions of the protocol (the oldest, which version 1 did not say, and the newest), and knows no run.
+    Versions(u32, u32),
+    /// It greets, and then says what is no message.
+    Garbage,
+    /// It greets, and then says more than a packet may have.
+    TooLong,
+    /// It greets with descriptors that it does not name.
+    Descriptors,
 }
 
 /// The liar. Dropping it ends its connections and puts the real holder's socket back.
@@ -92,31 +100,88 @@ impl Drop for FakeHolder {
 fn serve(listener: &OwnedFd, story: &Story) -> Vec<OwnedFd> {
     let mut connections = Vec::new();
     while let Ok(connection) = accept(listener) {
-        if let Story::Runs(runs) = story {
-            // A daemon that hangs up in the middle of a lie is what some tests want.
-            let _ = tell(&connection, runs);
-        }
+        // A daemon that hangs up in the middle of a lie is what some tests want.
+        let _ = tell(&connection, story);
         connections.push(connection);
     }
     connections
 }
 
-fn tell(connection: &OwnedFd, runs: &[Told]) -> Result<()> {
+fn tell(connection: &OwnedFd, story: &Story) -> Result<()> {
+    match story {
+        Story::Silence => Ok(()),
+        Story::Runs(runs) => {
+            greet(connection, 0, PROTOCOL, u32::try_from(runs.len())?)?;
+            for (state, fds) in runs {
+                send(
+                    connection,
+                    from_holder::Message::RunState(state.clone()),
+                    fds,
+                )?;
+            }
+            Ok(())
+        }
+        Story::Versions(oldest, newest) => greet(connection, *oldest, *newest, 0),
+        Story::Garbage => {
+            greet(connection, 0, PROTOCOL, 0)?;
+            raw(connection, &[0xff; 64])
+        }
+        Story::TooLong => {
+            greet(connection, 0, PROTOCOL, 0)?;
+            raw(connection, &vec![0; PACKET_MAX + 1])
+        }
+        Story::Descriptors => {
+            let hello = HelloReply {
+                protocol: PROTOCOL,
+                runs: 1,
+                oldest: 0,
+            };
+            send(connection, from_holder::Message::Hello(hello), &[])?;
+            let mut packet = FromHolder {
+                message: Some(from_holder::Message::RunState(RunState::default())),
+                fds: Vec::new(),
+            };
+            packet.fds.push(FdRole::Secrets as i32);
+            raw(connection, &packet.encode_to_vec())
+        }
+    }
+}
+
+/// Hears the daemon's greeting and answers it.
+fn greet(connection: &OwnedFd, oldest: u32, newest: u32, runs: u32) -> Result<()> {
     let mut hello = vec![0u8; PACKET_MAX];
     recv(connection, &mut hello[..], RecvFlags::empty())?;
     let reply = HelloReply {
-        protocol: PROTOCOL,
-        runs: u32::try_from(runs.len())?,
+        protocol: newest,
+        runs,
+        oldest,
     };
-    send(connection, from_holder::Message::Hello(reply), &[])?;
-    for (state, fds) in runs {
-        send(
-            connection,
-            from_holder::Message::RunState(state.clone()),
-            fds,
-        )?;
-    }
+    send(connection, from_holder::Message::Hello(reply), &[])
+}
+
+fn raw(connection: &OwnedFd, bytes: &[u8]) -> Result<()> {
+    let mut none = SendAncillaryBuffer::default();
+    sendmsg(
+        connection,
+        &[IoSlice::new(bytes)],
+        &mut none,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
+}
+
+/// Takes the connection of a sandbox's real holder away from its daemon, as only the host's root can: a newer connection replaces
+/// the older.
+pub fn cut_in(room: &Room, daemon: &Daemon) -> Result<OwnedFd> {
+    let connection = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let address = SocketAddrUnix::new(socket_of(room, daemon))?;
+    rustix::net::connect(&connection, &address)?;
+    Ok(connection)
 }
 
 fn send(

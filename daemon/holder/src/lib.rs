@@ -4,6 +4,7 @@
 //!
 //! Reading order:
 
+mod versions; // which version of the protocol two sides use
 pub mod protocol; // packets and the descriptors that go with them
 pub mod launcher; // the process that forks holders
 mod init; // PID 1 makes its sandbox: a table of named steps

@@ -8,8 +8,7 @@ use lodge_proto::holder::{FdRole, StepFailure};
 use nix::errno::Errno;
 use prost::Message;
 
-/// Version of the protocol. A holder answers a daemon of any version with its own; the daemon decides.
-pub const VERSION: u32 = 1;
+pub use crate::versions::{Versions, WITH_PING};
 
 /// Longest packet, in bytes. What may be longer (scripts, environments) goes by memfd.
 pub const MAX_PACKET: usize = 64 * 1024;

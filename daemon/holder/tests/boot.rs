@@ -376,7 +376,8 @@ fn a_new_daemon_is_told_of_every_run() {
     connect(next.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
     let hello = ToHolder {
         message: Some(to_holder::Message::Hello(Hello {
-            protocol: protocol::VERSION,
+            protocol: protocol::Versions::OURS.newest,
+            oldest: protocol::Versions::OURS.oldest,
         })),
         fds: Vec::new(),
     };

@@ -26,7 +26,7 @@ use super::stdin::StdinPipe;
 use super::supervise::{Ending, LivePlaces, PidsLimit, Places, Supervised};
 use super::table::{Claim, Claimed, RunTable};
 use super::timeout::TimeoutPolicy;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault;
 use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX, Spawn};
 use crate::sandbox::id::RunId;
@@ -448,6 +448,9 @@ fn kill_on_exit(secrets: Option<&std::os::fd::OwnedFd>) -> KillOnExit {
 }
 
 fn no_pipes(error: std::io::Error) -> Error {
+    if error.raw_os_error().is_some_and(is_shortage) {
+        return Error::from_shortage("the run's pipes could not be made", error);
+    }
     Error::internal(
         "RUN_NOT_STARTED",
         "the run's pipes could not be made",
@@ -456,6 +459,9 @@ fn no_pipes(error: std::io::Error) -> Error {
 }
 
 fn no_leaf(error: lodge_kernel::cgroup::Error) -> Error {
+    if error.errno().is_some_and(|errno| is_shortage(errno as i32)) {
+        return Error::from_shortage("the run's cgroup could not be made", error);
+    }
     Error::internal(
         "RUN_NOT_STARTED",
         "the run's cgroup could not be made",
@@ -464,6 +470,9 @@ fn no_leaf(error: lodge_kernel::cgroup::Error) -> Error {
 }
 
 fn not_asked(error: HolderError) -> Error {
+    if matches!(error, HolderError::Silent) {
+        return error.into();
+    }
     Error::new(
         ErrorKind::Unavailable,
         "HOLDER_UNREACHABLE",

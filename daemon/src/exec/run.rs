@@ -18,7 +18,7 @@ use super::log::{Stream, StreamLog};
 use super::requests::Request;
 use super::view::View;
 use crate::error::{Error, ErrorKind, Result};
-use crate::holder::Holder;
+use crate::holder::{Holder, HolderError};
 use crate::sandbox::id::RunId;
 
 /// From SIGTERM to the kill of a run's processes.
@@ -236,9 +236,22 @@ impl Run {
         }
     }
 
-    /// Waits for its end. An error means that it was never started.
+    /// Waits for its end. An error means that it was never started, or that PID 1, which alone sees its end, does not
+    /// answer: then it may be going on.
     pub async fn end(&self) -> Result<Arc<RunResult>> {
-        match self.0.outcome.wait().await {
+        let holder = self.group().map(|group| group.holder);
+        let silent = async {
+            match &holder {
+                Some(holder) => holder.fell_silent().await,
+                None => std::future::pending().await,
+            }
+        };
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.0.outcome.wait() => outcome,
+            () = silent => return Err(HolderError::Silent.into()),
+        };
+        match outcome {
             Outcome::Ended(result, _) => Ok(Arc::clone(result)),
             Outcome::NotStarted(error) => Err(error.replica()),
         }
@@ -298,7 +311,11 @@ impl Run {
             })?;
         let left = group.emptied(GRACE).await;
         if self.is_live() {
-            self.0.outcome.wait().await;
+            tokio::select! {
+                _ = self.0.outcome.wait() => {}
+                // They are gone, whatever PID 1 will say of it later.
+                () = group.holder.fell_silent() => {}
+            }
         }
         Ok(u32::try_from(before.saturating_sub(left)).unwrap_or(u32::MAX))
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use lodge_holder::protocol::PacketError;
+use lodge_holder::protocol::{PacketError, Versions};
 use lodge_proto::holder::StepFailure;
 
 /// A failure on the way to a holder or the launcher.
@@ -11,15 +11,20 @@ pub enum HolderError {
     /// A step of making a sandbox failed. Nothing was started.
     #[error("cannot start the sandbox: step {} failed on {}: {}", .0.step, .0.object, io::Error::from_raw_os_error(.0.errno))]
     Step(StepFailure),
-    /// The launcher is gone; new sandboxes cannot be started until lodged is restarted.
+    /// The launcher is gone, and no other one is there yet.
     #[error("the launcher process is gone")]
     LauncherGone,
     /// No holder is there.
     #[error("the sandbox has no holder")]
     Gone,
-    /// The holder speaks another version of the protocol.
-    #[error("the holder speaks protocol {0}, which this daemon does not understand")]
-    Protocol(u32),
+    /// The holder speaks no version of the protocol that this daemon speaks.
+    #[error("it speaks {theirs} of the protocol and this lodged {ours}: {}", newer(*.theirs, *.ours))]
+    Protocol {
+        /// What the holder speaks.
+        theirs: Versions,
+        /// What this daemon speaks.
+        ours: Versions,
+    },
     /// The holder did not answer in time.
     #[error("the holder did not answer")]
     Silent,
@@ -34,6 +39,15 @@ pub enum HolderError {
         /// The cause.
         source: io::Error,
     },
+}
+
+/// Which way out there is, where two ranges have no version in common.
+fn newer(theirs: Versions, ours: Versions) -> &'static str {
+    if theirs.oldest > ours.newest {
+        "it was started by a newer lodged; upgrade lodged again to reach it"
+    } else {
+        "it was started by an older lodged; go back to that one to reach it, or delete it"
+    }
 }
 
 impl HolderError {

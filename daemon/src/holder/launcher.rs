@@ -1,101 +1,82 @@
-//! The launcher process: started before the daemon has threads, asked for each sandbox's start.
+//! The launcher process: started with the daemon, and again whenever it dies; asked for each sandbox's start.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::process::CommandExt as _;
+mod keeper; // starts another one when it is gone
+mod line; // requests and answers
+mod process; // how it is executed
+
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use lodge_holder::protocol::{Fds, PacketError};
+use lodge_holder::protocol::Fds;
 use lodge_kernel::cgroup::LaunchFds;
-use lodge_kernel::sys::pidfd;
-use lodge_proto::holder::{FdRole, Launch, Launched};
-use nix::sys::signal::Signal;
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket, socketpair,
-};
-use tokio::sync::oneshot;
+use lodge_proto::holder::{FdRole, Launch};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
+use self::keeper::Current;
+use self::line::{Answer, Line, Unasked};
+use self::process::{Program, Spawned};
 use super::error::HolderError;
-use super::packets::Packets;
-use super::private_copy;
+use super::sockets::listen_at;
 use crate::sandbox::id::SandboxId;
 
-/// Connections that may wait at a holder's socket: there is one daemon.
-const BACKLOG: i32 = 4;
+/// How long a start waits for a launcher where there is none. Another one takes a few milliseconds, unless they keep dying.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a start asks the next launcher because the one before was gone when it was asked.
+const ATTEMPTS: usize = 3;
 
 /// The launcher process, before there is a runtime.
 #[derive(Debug)]
 pub struct LauncherProcess {
+    program: Program,
     socket: OwnedFd,
     child: Child,
 }
 
 impl LauncherProcess {
-    /// Runs `lodged launcher`, from a copy of this same binary (in `dir`, if it can) that no sandbox may open, with its end of the socket
-    /// as standard input and with an empty environment. To be called while this process has one thread.
+    /// Runs `lodged launcher`, from a copy of this same binary (in `dir`, if it can) that no sandbox may open. To be called before this
+    /// process changes its limits: a later launcher gets those of now.
     ///
     /// # Errors
     /// Where the process cannot be started.
     pub fn start(dir: &Path) -> Result<Self, HolderError> {
-        let program = private_copy::make(dir).map_err(HolderError::os("copy the launcher"))?;
-        let (ours, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .map_err(HolderError::os("make the launcher's socket"))?;
-        let child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
-            .arg0("lodged")
-            .arg("launcher")
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            // Its last words, should it ever have any; a holder's standard streams are /dev/null.
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(HolderError::os("start the launcher"))?;
+        let program = Program::copy(dir)?;
+        let Spawned { socket, child } = program.spawn()?;
         Ok(Self {
-            socket: ours,
+            program,
+            socket,
             child,
         })
     }
 
-    /// Hands the socket to the runtime that this is called in.
+    /// Hands the socket to the runtime that this is called in, where another launcher is started whenever one dies.
     ///
     /// # Errors
     /// Where the socket cannot be registered.
     pub fn into_async(self) -> Result<Launcher, HolderError> {
-        let packets =
-            Packets::new(self.socket).map_err(HolderError::os("watch the launcher's socket"))?;
-        let inner = Arc::new(Inner {
-            packets,
-            waiting: Mutex::default(),
+        let line = Line::new(self.socket, self.child.id())?;
+        let current = Arc::new(Current::new(Some(Arc::new(line))));
+        tokio::spawn(keeper::keep(self.program, Arc::clone(&current), self.child));
+        Ok(Launcher(Arc::new(Inner {
+            current,
             requests: AtomicU64::new(1),
-            pid: self.child.id(),
-        });
-        tokio::spawn(Arc::clone(&inner).read(self.child));
-        Ok(Launcher(inner))
+        })))
     }
 }
 
-/// Handle to the launcher. Cheap to clone.
+/// Handle to whatever launcher there is. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Launcher(Arc<Inner>);
 
-type Answer = Result<(i32, OwnedFd), HolderError>;
-
 #[derive(Debug)]
 struct Inner {
-    packets: Packets,
-    /// Who waits for the answer to which request.
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    current: Arc<Current>,
     requests: AtomicU64,
-    pid: u32,
 }
 
 /// Whether runs get no_new_privs.
@@ -145,9 +126,9 @@ pub(super) struct Started {
 }
 
 impl Launcher {
-    /// The launcher's pid.
-    pub fn pid(&self) -> u32 {
-        self.0.pid
+    /// The pid of the launcher that is there now, if there is one.
+    pub fn pid(&self) -> Option<u32> {
+        self.0.current.borrow().as_ref().map(|line| line.pid())
     }
 
     /// Starts a sandbox's holder; answers when the sandbox is made.
@@ -170,60 +151,36 @@ impl Launcher {
         })
     }
 
+    /// Asks whichever launcher is there. One that dies with the request may have begun it: then the caller is told, and undoes it.
     async fn ask(&self, request: &Launch, fds: &Fds) -> Answer {
-        let (tell, told) = oneshot::channel();
-        self.0.waiting().insert(request.request, tell);
-        let sent = self.0.packets.send(request, &fds.borrowed()).await;
-        if let Err(error) = sent {
-            self.0.waiting().remove(&request.request);
-            return Err(match error {
-                PacketError::Closed => HolderError::LauncherGone,
-                other => HolderError::Packet(other),
-            });
-        }
-        told.await.unwrap_or(Err(HolderError::LauncherGone))
-    }
-}
-
-impl Inner {
-    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands answers to those who wait, until the launcher is gone.
-    async fn read(self: Arc<Self>, mut child: Child) {
-        while let Ok((launched, fds)) = self.packets.receive::<Launched>().await {
-            let waiting = self.waiting().remove(&launched.request);
-            let unwanted = match waiting {
-                Some(waiting) => waiting.send(answer(launched, fds)).err(),
-                None => Some(answer(launched, fds)),
-            };
-            if let Some(Ok((_, pidfd))) = unwanted {
-                // Nobody waits any more, so nobody would ever end it.
-                let _ = pidfd::send_signal(pidfd.as_fd(), Signal::SIGKILL);
+        for _ in 0..ATTEMPTS {
+            let line = self.line().await?;
+            match line.ask(request, fds).await {
+                Ok(answer) => return answer,
+                Err(Unasked::Gone) => self.gone(&line).await,
             }
         }
-        tracing::error!(
-            pid = self.pid,
-            "the launcher process is gone: no sandbox can be started until lodged is restarted"
-        );
-        self.waiting().clear();
-        let _ = child.try_wait();
+        Err(HolderError::LauncherGone)
     }
-}
 
-fn answer(launched: Launched, fds: Vec<OwnedFd>) -> Answer {
-    if let Some(failure) = launched.failure {
-        return Err(HolderError::Step(failure));
+    /// The line to a launcher, as soon as there is one.
+    async fn line(&self) -> Result<Arc<Line>, HolderError> {
+        let mut current = self.0.current.subscribe();
+        let there = timeout(PATIENCE, current.wait_for(Option::is_some)).await;
+        match there {
+            Ok(Ok(line)) => line.clone().ok_or(HolderError::LauncherGone),
+            Ok(Err(_)) | Err(_) => Err(HolderError::LauncherGone),
+        }
     }
-    let mut fds = Fds::pair(&launched.fds, fds)?;
-    let pidfd = fds
-        .take(FdRole::Pidfd)
-        .ok_or(HolderError::Packet(PacketError::Descriptors {
-            roles: 1,
-            fds: 0,
-        }))?;
-    Ok((launched.pid, pidfd))
+
+    /// Waits until everybody knows that this launcher is gone.
+    async fn gone(&self, line: &Arc<Line>) {
+        let other =
+            |now: &Option<Arc<Line>>| !now.as_ref().is_some_and(|now| Arc::ptr_eq(now, line));
+        let mut current: watch::Receiver<_> = self.0.current.subscribe();
+        // Late, it is asked again, and found gone again.
+        let _ = timeout(PATIENCE, current.wait_for(other)).await;
+    }
 }
 
 fn request(number: u64, spec: LaunchSpec, listener: OwnedFd, connection: OwnedFd) -> (Launch, Fds) {
@@ -250,24 +207,4 @@ fn request(number: u64, spec: LaunchSpec, listener: OwnedFd, connection: OwnedFd
         fds: fds.roles(),
     };
     (launch, fds)
-}
-
-/// Binds the socket on which the next daemon finds the holder. A stale one of an earlier start is replaced: the caller holds the state
-/// directory's lock, and knows that this sandbox has no holder.
-fn listen_at(path: &Path) -> Result<OwnedFd, HolderError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(HolderError::os("remove the holder's old socket")(error));
-        }
-        _ => {}
-    }
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
-        .map_err(HolderError::os("make the holder's socket"))?;
-    let address = UnixAddr::new(path).map_err(HolderError::os("name the holder's socket"))?;
-    bind(listener.as_raw_fd(), &address).map_err(HolderError::os("bind the holder's socket"))?;
-    let backlog =
-        Backlog::new(BACKLOG).map_err(HolderError::os("listen on the holder's socket"))?;
-    listen(&listener, backlog).map_err(HolderError::os("listen on the holder's socket"))?;
-    Ok(listener)
 }

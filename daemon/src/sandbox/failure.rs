@@ -5,7 +5,7 @@ use std::io;
 
 use lodge_kernel::cgroup;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, is_shortage};
 use crate::holder::HolderError;
 use crate::storage::StorageError;
 use crate::store::StoreError;
@@ -48,6 +48,9 @@ impl From<cgroup::Error> for Error {
         if let cgroup::Error::Unsettled { .. } = error {
             return did_not_settle().caused_by(error);
         }
+        if error.errno().is_some_and(|errno| is_shortage(errno as i32)) {
+            return Self::from_shortage("the sandbox's cgroup could not be handled", error);
+        }
         Self::internal(
             "CGROUP_FAILED",
             "the sandbox's cgroup could not be handled",
@@ -63,15 +66,29 @@ impl From<HolderError> for Error {
             HolderError::LauncherGone => Self::new(
                 ErrorKind::Unavailable,
                 "LAUNCHER_GONE",
-                "no sandbox can be started until lodged is restarted",
+                "the process that starts sandboxes has just died; lodged starts another",
             )
-            .hint("restart lodged; running sandboxes go on"),
+            .hint("call again in a moment"),
             HolderError::Gone => Self::new(
                 ErrorKind::Unavailable,
                 "SANDBOX_STOPPED",
                 "the sandbox has just stopped",
             )
             .hint("call again: that starts it"),
+            HolderError::Silent => Self::new(
+                ErrorKind::Unavailable,
+                "HOLDER_UNREACHABLE",
+                "PID 1 of the sandbox does not answer",
+            )
+            .hint("if it lasts, stop the sandbox: the next run starts it anew"),
+            HolderError::Step(step) if is_shortage(step.errno) => {
+                let (name, object) = (&step.step, &step.object);
+                let text = format!("the host has no more of what {name} takes ({object})");
+                return Self::from_shortage(text, error);
+            }
+            HolderError::Os { what, source } if source.raw_os_error().is_some_and(is_shortage) => {
+                return Self::from_shortage(format!("cannot {what}"), error);
+            }
             HolderError::Step(step) => {
                 let (name, object) = (&step.step, &step.object);
                 let cause = io::Error::from_raw_os_error(step.errno);

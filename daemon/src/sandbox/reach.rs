@@ -36,7 +36,7 @@ pub(super) async fn reach(group: &SandboxGroup, socket: &Path) -> Result<Reached
         };
         match Holder::reconnect(pid, socket).await {
             Ok((holder, known)) => return Ok(Reached::Holder(holder, known)),
-            Err(error @ HolderError::Protocol(_)) => return Ok(Reached::Deaf(error)),
+            Err(error @ HolderError::Protocol { .. }) => return Ok(Reached::Deaf(error)),
             Err(error) if begun.elapsed() >= PATIENCE => return Ok(Reached::Deaf(error)),
             Err(_) => tokio::time::sleep(BETWEEN_TRIES).await,
         }

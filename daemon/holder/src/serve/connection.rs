@@ -4,13 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lodge_kernel::sys::packet::Wait;
 use lodge_proto::holder::{
-    FdRole, FromHolder, Frozen, HelloReply, SpawnFailed, ToHolder, from_holder, to_holder,
+    FdRole, FromHolder, Frozen, HelloReply, Ping, Pong, SpawnFailed, ToHolder, from_holder,
+    to_holder,
 };
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 
 use super::{Holder, clock};
-use crate::protocol::{self, Fds, PacketError, VERSION};
+use crate::protocol::{self, Fds, PacketError, Versions};
 
 /// One daemon's connection.
 pub(crate) struct Connection {
@@ -82,7 +83,7 @@ impl Connection {
 
 impl Holder {
     /// Does what a message asks. A message without content is of a newer version: ignored.
-    pub(super) fn handle(&mut self, message: ToHolder, fds: Fds) {
+    pub(super) fn handle(&mut self, message: ToHolder, mut fds: Fds) {
         match message.message {
             Some(to_holder::Message::Hello(_)) => self.greet(),
             Some(to_holder::Message::Spawn(spawn)) => self.spawn(spawn, fds),
@@ -99,7 +100,25 @@ impl Holder {
                     self.runs.thaw(at);
                 }
             }
+            Some(to_holder::Message::Ping(Ping { number })) => self.answer_ping(number),
+            // Its socket is gone from the host: the next daemon finds it at this one.
+            Some(to_holder::Message::Listen(_)) => {
+                if let Some(listener) = fds.take(FdRole::Listener) {
+                    self.listener = listener;
+                }
+            }
             None => {}
+        }
+    }
+
+    /// Says that it is there. A daemon whose queue is full hears of it by what is in there.
+    fn answer_ping(&mut self, number: u64) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        let pong = from_holder::Message::Pong(Pong { number });
+        if connection.send(pong, &Fds::default()).is_err() {
+            self.connection = None;
         }
     }
 
@@ -109,7 +128,8 @@ impl Holder {
             return;
         };
         let reply = HelloReply {
-            protocol: VERSION,
+            protocol: Versions::OURS.newest,
+            oldest: Versions::OURS.oldest,
             runs: self.runs.meet(),
         };
         // It is the first message on a connection: a queue without room for it belongs to nobody who reads.
