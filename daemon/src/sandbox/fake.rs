@@ -14,7 +14,7 @@ use super::handle::Handle;
 use super::id::SandboxId;
 use super::idle::IdlePolicy;
 use super::limits::{self, EffectiveLimits, LimitStatus, Limits, Shortfall};
-use super::runtime::{Cause, Condition, Defaults, Motion, New, Relimit, Runtime, Started};
+use super::runtime::{Cause, Condition, Defaults, Left, Motion, New, Relimit, Runtime, Started};
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::{Digest, ImageRef};
 use crate::store::{Loaded, Record, Unused};
@@ -284,13 +284,15 @@ impl Runtime for Fake {
         self.world().trash.remove(&id);
     }
 
-    async fn load(&self) -> Result<Vec<Loaded>> {
+    async fn load(&self) -> Result<Left> {
         let mut world = self.world();
+        let finished = world.trash.len();
         world.trash.clear();
         let records = world.records.values();
-        Ok(records
+        let loaded = records
             .map(|record| Loaded::Sandbox(Box::new(Record::clone(record))))
-            .collect())
+            .collect();
+        Ok(Left { loaded, finished })
     }
 
     async fn condition(&self, record: Arc<Record>) -> Result<Condition<Self>> {

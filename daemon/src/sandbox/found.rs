@@ -15,6 +15,7 @@ use super::live::Live;
 use super::pause;
 use super::platform::Platform;
 use super::reach::{Reached, reach};
+use super::residue;
 use super::runtime::{Condition, Started};
 use super::start;
 use super::stop;
@@ -33,10 +34,26 @@ pub(super) fn load(platform: &Arc<Platform>) -> Result<(Vec<Loaded>, Trash)> {
     let loaded = platform.store.load()?;
     fault::point("recover.load.done")?;
     let trash = platform.store.trash()?;
+    // Before uids are claimed: a range in which something of nobody's lives would be left out.
+    residue::sweep(
+        &platform.cgroup_parent,
+        &platform.holders_dir,
+        &with_processes(&loaded),
+    );
     let loaded = fault::around("recover.claim uids", || {
         claim_uids(platform, loaded, &trash)
     })?;
     Ok((loaded, trash))
+}
+
+/// The sandboxes that may have processes: one that was never finished or that was deleted has none.
+fn with_processes(loaded: &[Loaded]) -> BTreeSet<SandboxId> {
+    let ids = loaded.iter().filter_map(|one| match one {
+        Loaded::Sandbox(record) => Some(record.id.clone()),
+        Loaded::Damaged(id, _) => Some(id.clone()),
+        Loaded::Unfinished(_) => None,
+    });
+    ids.collect()
 }
 
 /// Looks at one sandbox, and ends what is left of a dead one.

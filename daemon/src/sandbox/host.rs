@@ -11,7 +11,7 @@ use super::limits::{EffectiveLimits, LimitStatus, Limits};
 use super::live::Live;
 use super::pause;
 use super::platform::Platform;
-use super::runtime::{Cause, Condition, Defaults, New, Relimit, Runtime, Started};
+use super::runtime::{Cause, Condition, Defaults, Left, New, Relimit, Runtime, Started};
 use super::start;
 use super::state::State;
 use super::stop;
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::holder::KnownRun;
 use crate::image::{Digest, ImageRef, Pin};
-use crate::store::{Loaded, Record, Unused};
+use crate::store::{Record, Unused};
 
 /// This host. Cheap to clone.
 #[derive(Clone)]
@@ -178,12 +178,13 @@ impl Runtime for Host {
         delete::remove_in_background(Arc::clone(&self.0), id, uid_base);
     }
 
-    async fn load(&self) -> Result<Vec<Loaded>> {
+    async fn load(&self) -> Result<Left> {
         let (loaded, trash) = self.on_thread(found::load).await?;
+        let finished = trash.len();
         for (id, uid_base) in trash {
             self.remove(id, uid_base);
         }
-        Ok(loaded)
+        Ok(Left { loaded, finished })
     }
 
     async fn condition(&self, record: Arc<Record>) -> Result<Condition<Self>> {

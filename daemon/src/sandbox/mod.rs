@@ -79,6 +79,10 @@ mod delete;
 mod recover;
 /// What of it this host finds.
 mod found;
+/// What it left that belongs to no sandbox.
+mod residue;
+/// What became of it, in numbers.
+mod report;
 /// Whether a holder that an earlier daemon left still answers.
 mod reach;
 
@@ -100,4 +104,5 @@ pub use filter::Filter;
 pub use handle::{Admission, Handle, Paused, Resume};
 pub use live::Live;
 pub use registry::{Acquire, Acquired, Registry, SandboxRef};
+pub use report::Recovery;
 pub use update::Change;

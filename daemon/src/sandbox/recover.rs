@@ -3,6 +3,7 @@
 //! they are until it is deleted. Nothing that one sandbox left keeps the others from being served.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -13,7 +14,8 @@ use super::handle::{Handle, Identity, Status};
 use super::id::{SandboxId, SandboxName};
 use super::limits::{self, LimitStatus, Shortfall};
 use super::registry::Registry;
-use super::runtime::{Condition, Motion, Runtime, Started};
+use super::report::Recovery;
+use super::runtime::{Condition, Left, Motion, Runtime, Started};
 use super::state::State;
 use crate::error::Result;
 use crate::store::{Damage, Loaded, Pace, Record};
@@ -23,8 +25,15 @@ use crate::store::{Damage, Loaded, Pace, Record};
 const ASKED_AT_ONCE: usize = 256;
 
 /// Fills the registry from what is there. Nothing is served before this ends.
-pub(super) async fn recover<R: Runtime>(registry: &Registry<R>) -> Result<()> {
-    let loaded = registry.runtime().load().await?;
+pub(super) async fn recover<R: Runtime>(registry: &Registry<R>) -> Result<Recovery> {
+    let begun = Instant::now();
+    let Left { loaded, finished } = registry.runtime().load().await?;
+    let unfinished = |one: &&Loaded| matches!(one, Loaded::Unfinished(_));
+    let mut recovery = Recovery {
+        finished,
+        undone: loaded.iter().filter(unfinished).count(),
+        ..Recovery::default()
+    };
     let mut tasks = JoinSet::new();
     for one in loaded {
         if tasks.len() >= ASKED_AT_ONCE {
@@ -33,7 +42,12 @@ pub(super) async fn recover<R: Runtime>(registry: &Registry<R>) -> Result<()> {
         tasks.spawn(take_up_or_list(registry.clone(), one));
     }
     while tasks.join_next().await.is_some() {}
-    Ok(())
+    for handle in registry.table().all() {
+        recovery.count(&handle.view());
+    }
+    recovery.took = begun.elapsed();
+    recovery.log();
+    Ok(recovery)
 }
 
 /// Takes a sandbox up; if that panics, the sandbox is damaged and the others go on.

@@ -16,6 +16,7 @@ use super::idle::IdleChange;
 use super::limits::{self, LimitStatus, RequestedLimits, Shortfall};
 use super::platform::Platform;
 use super::recover;
+use super::report::Recovery;
 use super::runtime::Runtime;
 use super::spec::{self, Spec};
 use super::state::State;
@@ -31,12 +32,14 @@ const ACQUIRE_ATTEMPTS: usize = 16;
 pub struct Registry<R: Runtime = Host> {
     runtime: R,
     table: Table<R::Live>,
+    recovery: Recovery,
 }
 
 impl<R: Runtime> Clone for Registry<R> {
     fn clone(&self) -> Self {
         Self {
             runtime: self.runtime.clone(),
+            recovery: self.recovery,
             table: self.table.clone(),
         }
     }
@@ -106,12 +109,18 @@ impl Registry {
 impl<R: Runtime> Registry<R> {
     /// Takes up what an earlier daemon left, and then serves.
     pub async fn open(runtime: R) -> Result<Self> {
-        let registry = Self {
+        let mut registry = Self {
             runtime,
             table: Table::default(),
+            recovery: Recovery::default(),
         };
-        recover::recover(&registry).await?;
+        registry.recovery = recover::recover(&registry).await?;
         Ok(registry)
+    }
+
+    /// What became of what an earlier daemon left.
+    pub fn recovery(&self) -> Recovery {
+        self.recovery
     }
 
     /// Gets the sandbox of this name or creates it, and starts it. Of any number of parallel calls exactly one creates.

@@ -90,7 +90,7 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     fn remove(&self, id: SandboxId, uid_base: Option<u32>);
 
     /// Everything that an earlier daemon left, with uid ranges claimed. What was put away is being removed.
-    fn load(&self) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
+    fn load(&self) -> impl Future<Output = Result<Left>> + Send;
 
     /// How a sandbox of an earlier daemon is now. What is left of a dead one is ended; a frozen one is settled.
     fn condition(
@@ -120,6 +120,14 @@ pub struct Defaults {
     pub limits: Limits,
     /// Its idle policy.
     pub idle: IdlePolicy,
+}
+
+/// What an earlier daemon left.
+pub struct Left {
+    /// Sandboxes, good and damaged.
+    pub loaded: Vec<Loaded>,
+    /// How many deletes it had begun that are being finished.
+    pub finished: usize,
 }
 
 /// A sandbox that is to be made.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lock
+//! owner                        what tells this directory from every other one
 //! sandboxes/<id>/record.json
 //! sandboxes/<id>/idle.json     how long it has not been used
 //! sandboxes/<id>/layer/…       the storage driver's
@@ -289,7 +290,8 @@ pub(super) fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file for root alone, and waits until it is on disk.
+pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -9,10 +9,13 @@ mod directories;
 mod idle_stamp;
 /// The lock that keeps a second daemon out.
 mod lock;
+/// What tells this state directory from every other one.
+mod owner;
 /// What a record is, and its form on disk.
 mod record;
 
 pub use directories::{Loaded, PROBE_DIR, Store, StoreError};
 pub use idle_stamp::{Pace, Unused};
 pub use lock::StateLock;
+pub use owner::owner;
 pub use record::{Damage, Record, Upgrade};

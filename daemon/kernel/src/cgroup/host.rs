@@ -30,6 +30,18 @@ pub struct Host {
     mode: Mode,
     unified: Option<Unified>,
     v1: Vec<Hierarchy>,
+    delegation: Delegation,
+}
+
+/// Whether systemd gave us a part of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delegation {
+    /// It did: everything of ours is made there.
+    Delegated,
+    /// This process is in a service's group that is not delegated.
+    Missing,
+    /// This process is in no service's group.
+    NoUnit,
 }
 
 /// The v2 hierarchy.
@@ -60,7 +72,23 @@ impl Host {
             (Some(_), true) => Mode::V2,
             (Some(_), false) => Mode::Hybrid,
         };
-        Ok(Self { mode, unified, v1 })
+        let delegation = match unit {
+            Some(_) => Delegation::Delegated,
+            None if own.iter().any(Membership::is_service) => Delegation::Missing,
+            None => Delegation::NoUnit,
+        };
+        Ok(Self {
+            mode,
+            unified,
+            v1,
+            delegation,
+        })
+    }
+
+    /// Whether systemd gave us a part of the tree.
+    #[must_use]
+    pub fn delegation(&self) -> Delegation {
+        self.delegation
     }
 
     /// Where the controllers are.

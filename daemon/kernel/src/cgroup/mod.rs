@@ -30,7 +30,7 @@ mod tests;
 
 pub use controller::Controller;
 pub use error::{Error, Result};
-pub use host::{Host, Mode};
+pub use host::{Delegation, Host, Mode};
 pub use launch::LaunchFds;
 pub use limits::{EffectiveLimit, Limits};
 pub use parent::Parent;

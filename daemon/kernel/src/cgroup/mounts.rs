@@ -64,6 +64,14 @@ pub(super) struct Membership {
     path: PathBuf,
 }
 
+impl Membership {
+    /// Whether the group is that of a service of systemd, or below it.
+    pub(super) fn is_service(&self) -> bool {
+        let mut names = self.path.iter().filter_map(|name| name.to_str());
+        names.any(|name| name.ends_with(".service"))
+    }
+}
+
 /// Parses /proc/self/cgroup: `4:memory:/system.slice/x.service`, and `0::/…` for v2.
 pub(super) fn parse_membership(table: &str) -> Vec<Membership> {
     let parse = |line: &str| {
@@ -123,5 +131,15 @@ mod tests {
         assert_eq!(v2_group(&memberships), Some(Path::new("/unit")));
         assert_eq!(v1_group(&memberships, "cpu"), Some(Path::new("/a:b")));
         assert_eq!(v1_group(&memberships, "memory"), None);
+    }
+
+    #[test]
+    fn a_services_group_is_told_from_others() {
+        let table = "3:cpu:/\n0::/system.slice/lodged.service/daemon\n1:name=systemd:/user.slice/session-1.scope\n";
+        let service: Vec<bool> = parse_membership(table)
+            .iter()
+            .map(Membership::is_service)
+            .collect();
+        assert_eq!(service, [false, true, false]);
     }
 }

@@ -1,5 +1,6 @@
 //! The group that holds all sandboxes of this daemon, in every hierarchy.
 
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +13,19 @@ use super::error::Result;
 use super::limits::Limits;
 use super::removal;
 use super::sandbox::{self, Origin, SandboxGroup};
+use crate::sys::xattr;
 
 /// The parent of all sandbox groups. Cheap to clone; its calls block on the kernel for well under a millisecond each,
 /// except where they say that they wait.
 #[derive(Debug, Clone)]
 pub struct Parent {
     pub(super) trees: Arc<Trees>,
+    /// What new groups are marked with.
+    owner: Option<Arc<str>>,
 }
+
+/// Extended attribute of a sandbox's v2 group: who made it. Only the host's root sees and sets those of `trusted`.
+const OWNER: &CStr = c"trusted.lodge.owner";
 
 /// The parent's directory in each hierarchy.
 #[derive(Debug)]
@@ -61,7 +68,25 @@ impl Parent {
                 v2_controllers: v2_controllers.into(),
                 v1,
             }),
+            owner: None,
         })
+    }
+
+    /// Marks every group that is made from here on as this owner's: text of at most 64 bytes that nobody else has.
+    #[must_use]
+    pub fn owned_by(self, owner: &str) -> Self {
+        Self {
+            owner: Some(owner.into()),
+            ..self
+        }
+    }
+
+    /// Whether a sandbox's group carries the mark of this parent's owner. One without any mark is nobody's to remove.
+    #[must_use]
+    pub fn owns(&self, sandbox: &str) -> bool {
+        let path = self.trees.v2.path().join(sandbox);
+        let mark = xattr::get(&path, OWNER).ok();
+        mark.is_some() && mark.as_deref() == self.owner.as_deref().map(str::as_bytes)
     }
 
     /// Makes the groups of a new sandbox, with its device rules, and its limits where v1 has their controllers (v2 takes
@@ -81,6 +106,7 @@ impl Parent {
             }
             made => made?,
         }
+        self.mark(sandbox);
         let made = self
             .fill(sandbox, base_uid)
             .and_then(|()| SandboxGroup::open(sandbox, Arc::clone(&self.trees), Origin::New));
@@ -139,6 +165,14 @@ impl Parent {
         for group in v1.chain([&self.trees.v2]) {
             // The kernel refuses for a group in use, which is all the check that is needed.
             std::fs::remove_dir(group.path()).ok();
+        }
+    }
+
+    /// Marks a new group. One that cannot be marked is only never swept.
+    fn mark(&self, sandbox: &str) {
+        if let Some(owner) = &self.owner {
+            let path = self.trees.v2.path().join(sandbox);
+            xattr::set(&path, OWNER, owner.as_bytes()).ok();
         }
     }
 
