@@ -41,6 +41,51 @@ async fn case_h1_files_outlive_twenty_pauses() -> Result<()> {
     Ok(())
 }
 
+/// Case H1: memory that can be had goes back to the host, and the answer says how much the kernel counts less; the file that
+/// was in it is whole.
+#[tokio::test]
+async fn case_h1_memory_goes_back_to_the_host() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("h1-memory").await?;
+    room.run("head -c 33554432 /dev/urandom > big && sync big && sha256sum big > sums")
+        .await?
+        .exited(0)?;
+    let reclaimed = room.pause().await?.reclaimed_bytes;
+    let reclaimed = reclaimed.context("this host can take memory back")?;
+    ensure!(reclaimed >= 16 << 20, "{reclaimed}");
+    room.run("sha256sum --quiet --check sums")
+        .await?
+        .exited(0)?;
+    Ok(())
+}
+
+/// A limit below what is used is refused, with the reason, and nothing is killed for it; without what used it, it holds.
+#[tokio::test]
+async fn case_h5_memory_in_use_is_not_taken() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("h5-memory").await?;
+    let program = "import time; x = b'x' * (96 << 20); print('on', flush=True); time.sleep(1000)";
+    let mut live = room.python(program).start().await?;
+    live.wait_for("on").await?;
+    let change = pb::UpdateSandboxRequest {
+        limits: Some(pb::Limits {
+            memory_bytes: Some(32 << 20),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let status = room
+        .update(change.clone())
+        .await
+        .err()
+        .context("it took it")?;
+    ensure!(reason(&status) == "MEMORY_IN_USE", "{status}");
+    ensure!(limit(&room.get().await?, "memory_bytes") == Some(2 << 30));
+    ensure!(room.kill(&live.run_id).await? == 1, "it was killed before");
+    ensure!(limit(&room.update(change).await?, "memory_bytes") == Some(32 << 20));
+    Ok(())
+}
+
 /// Case H2: a pause and a resume at once, and a hundred random calls from four sides, leave a state that is one of the
 /// known ones; nobody hangs, and the sandbox goes on to work. Whoever is refused is told why.
 #[tokio::test]

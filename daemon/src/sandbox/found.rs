@@ -170,7 +170,8 @@ fn claim(platform: &Platform, ours: &mut BTreeSet<u32>, loaded: Loaded) -> Loade
 
 fn check_strangers(platform: &Platform, ours: &BTreeSet<u32>) -> Result<()> {
     let survey = uid_range::survey(platform.uids.block(), ours)
-        .map_err(|e| Error::internal("UID_CHECK_FAILED", "cannot check the uid ranges", e))?;
+        .map_err(|e| Error::internal("UID_CHECK_FAILED", "cannot check the uid ranges", e))
+        .map_err(|error| error.hint("is /proc mounted, and lodged root?"))?;
     for warning in &survey.warnings {
         tracing::warn!("{warning}");
     }

@@ -167,10 +167,10 @@ impl Tenant {
         if head && rest && text.len() <= TENANT_MAX {
             Ok(Self(text.to_owned()))
         } else {
-            Err(Error::invalid(
-                "INVALID_TENANT",
-                format!("not a tenant: {:?}", clip(text)),
-            ))
+            Err(
+                Error::invalid("INVALID_TENANT", format!("not a tenant: {:?}", clip(text)))
+                    .hint("leave it out: there is one, `default`"),
+            )
         }
     }
 

@@ -113,7 +113,8 @@ impl Bounds {
             Ok(value) if value > max => Err(Error::invalid(
                 "LIMIT_TOO_LARGE",
                 format!("{name} is {value}, more than the maximum of {max}"),
-            )),
+            )
+            .hint("leave the field out to take the server's default")),
             _ => Err(Error::invalid(
                 "LIMIT_TOO_SMALL",
                 format!("{name} is {value}, less than the minimum of {min}"),

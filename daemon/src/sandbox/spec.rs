@@ -22,6 +22,8 @@ const LABEL_KEY_MAX: usize = 128;
 /// A label's value, in bytes.
 const LABEL_VALUE_MAX: usize = 1024;
 
+const PUT_IT_IN_A_FILE: &str = "put it into a file of the sandbox instead";
+
 /// What a sandbox is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,7 +66,8 @@ pub fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
         return Err(Error::invalid(
             "ENV_TOO_LARGE",
             format!("the sandbox's variables are {total} bytes, more than {ENV_TOTAL_BYTES_MAX}"),
-        ));
+        )
+        .hint(PUT_IT_IN_A_FILE));
     }
     Ok(())
 }
@@ -81,7 +84,8 @@ fn check_variable(name: &str, value: &str) -> Result<()> {
         return Err(Error::invalid(
             "INVALID_ENV_VALUE",
             format!("the value of variable {:?} has a NUL", clip(name)),
-        ));
+        )
+        .hint("the kernel ends a variable at its first NUL: encode the value"));
     }
     if name.len() + value.len() > ENV_BYTES_MAX {
         return Err(Error::invalid(
@@ -90,7 +94,8 @@ fn check_variable(name: &str, value: &str) -> Result<()> {
                 "variable {:?} is longer than {ENV_BYTES_MAX} bytes",
                 clip(name)
             ),
-        ));
+        )
+        .hint(PUT_IT_IN_A_FILE));
     }
     Ok(())
 }
@@ -115,6 +120,7 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
 
 fn too_many(what: &str, count: usize, max: usize) -> Error {
     Error::invalid("TOO_MANY", format!("{count} {what}, more than {max}"))
+        .hint("each is in the record and in every listing: leave out what no run needs")
 }
 
 /// The first characters of a hostile text, for a message.

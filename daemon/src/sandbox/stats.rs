@@ -45,9 +45,10 @@ pub async fn stats(sandbox: &Handle, runs_dir: PathBuf) -> Result<Stats> {
         let (usage, uptime) = live.as_ref().map(of_live).unwrap_or_default();
         (usage, uptime, bytes_on_disk(&runs_dir))
     };
-    let (usage, uptime, log_bytes) = tokio::task::spawn_blocking(read)
-        .await
-        .map_err(|error| Error::internal("INTERNAL", "reading the figures failed", error))?;
+    let (usage, uptime, log_bytes) = tokio::task::spawn_blocking(read).await.map_err(|error| {
+        Error::internal("INTERNAL", "reading the figures failed", error)
+            .hint("the daemon's log says where")
+    })?;
     let view = sandbox.view();
     Ok(Stats {
         state: view.state,

@@ -10,7 +10,7 @@ use super::platform::Platform;
 use super::runtime::Relimit;
 use super::spec::{self, Spec};
 use super::start;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// What is to change. What is not named stays.
 #[derive(Debug, Clone)]
@@ -69,6 +69,7 @@ pub(super) fn limit(
         asked,
         shortfall,
     } = relimit;
+    make_room(live, &old.spec.limits, &new.spec.limits)?;
     let held = start::held(platform, new, &live.cgroup);
     if let Err(refused) = limits::statuses(asked, &held, *shortfall) {
         let _ = start::held(platform, old, &live.cgroup);
@@ -76,6 +77,28 @@ pub(super) fn limit(
     }
     set_messages(live, &new.spec.limits);
     limits::statuses(&new.spec.requested, &held, Shortfall::Degrade)
+}
+
+/// A memory limit below what is used would have the kernel kill for it on v2, and is refused by it on v1.
+fn make_room(live: &Live, old: &Limits, new: &Limits) -> Result<()> {
+    let used = || live.cgroup.usage().memory.unwrap_or(0);
+    if new.memory_bytes >= old.memory_bytes || used() <= new.memory_bytes {
+        return Ok(());
+    }
+    // Page cache does not count for much: it goes first.
+    live.cgroup.reclaim();
+    let used = used();
+    if used <= new.memory_bytes {
+        return Ok(());
+    }
+    let text = format!(
+        "memory_bytes is {}, and the sandbox uses {used}",
+        new.memory_bytes
+    );
+    Err(
+        Error::new(ErrorKind::FailedPrecondition, "MEMORY_IN_USE", text)
+            .hint("end processes in it, or stop it first"),
+    )
 }
 
 /// Messages that name a limit name the new one.

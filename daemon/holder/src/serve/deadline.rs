@@ -74,3 +74,35 @@ impl RunTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A table that was told of a freeze, without runs: what it does with its clocks alone.
+    fn frozen_at(since_ns: u64) -> RunTable {
+        let mut table = RunTable::new();
+        table.freeze(since_ns);
+        table
+    }
+
+    #[test]
+    fn nothing_is_due_while_frozen_and_the_first_word_counts() {
+        let mut table = frozen_at(SECOND);
+        table.freeze(5 * SECOND);
+        assert_eq!(table.frozen_since_ns, Some(SECOND));
+        assert!(!table.is_due(u64::MAX));
+        table.thaw(9 * SECOND);
+        assert_eq!(table.frozen_since_ns, None);
+    }
+
+    /// Nobody of whom it could be said is frozen: the clocks go on.
+    #[test]
+    fn without_a_daemon_clocks_that_stand_for_nobody_go_on() {
+        let mut table = frozen_at(SECOND);
+        table.look_whether_frozen(2 * SECOND);
+        assert_eq!(table.frozen_since_ns, None);
+    }
+}

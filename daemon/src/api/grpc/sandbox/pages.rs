@@ -22,7 +22,8 @@ pub(super) fn page_size(asked: i32) -> Result<usize> {
         _ => Err(Error::invalid(
             "INVALID_PAGE_SIZE",
             format!("page_size is {asked}; it is 0 for the default, or 1 to {PAGE_MAX}"),
-        )),
+        )
+        .hint("leave it at 0")),
     }
 }
 
@@ -69,6 +70,7 @@ pub(super) fn page_after(token: &str) -> Result<Option<Identity>> {
             "INVALID_PAGE_TOKEN",
             "page_token is not one that a listing gave",
         )
+        .hint("give the last answer's next_page_token as it is, or none")
     })
 }
 
