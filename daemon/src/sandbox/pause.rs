@@ -38,7 +38,7 @@ pub(super) async fn freeze(host: &Host, live: Live) -> Result<()> {
 pub(super) async fn thaw(host: &Host, live: Live) -> Result<()> {
     let group = Arc::clone(&live.cgroup);
     let thawed = host.on_thread(move |_| {
-        let thawed = fault::around("resume.thaw", || Ok(group.thaw()?));
+        let thawed: Result<()> = fault::around("resume.thaw", || Ok(group.thaw()?));
         match (thawed, group.is_told_to_freeze()) {
             // Whatever failed came after it: deadlines must not stand while it runs.
             (Err(error), Ok(false)) => {

@@ -85,8 +85,8 @@ fn make_room(live: &Live, old: &Limits, new: &Limits) -> Result<()> {
     if new.memory_bytes >= old.memory_bytes || used() <= new.memory_bytes {
         return Ok(());
     }
-    // Page cache does not count for much: it goes first.
-    live.cgroup.reclaim();
+    // Page cache is no reason to refuse. How much goes is looked at below.
+    let _ = live.cgroup.reclaim();
     let used = used();
     if used <= new.memory_bytes {
         return Ok(());
