@@ -23,6 +23,9 @@ MINUTES ?= 10
 CYCLES ?=
 SEED ?=
 
+# Where `install` takes the programs from.
+BUILT ?= target/release
+
 BINDIR     := $(DESTDIR)$(PREFIX)/bin
 UNITDIR    := $(DESTDIR)$(PREFIX)/lib/systemd/system
 SYSUSERDIR := $(DESTDIR)$(PREFIX)/lib/sysusers.d
@@ -31,7 +34,7 @@ CONFDIR    := $(DESTDIR)/etc/lodge
 # $(call need_root,what for)
 need_root = [ "$$(id -u)" -eq 0 ] || { echo "make $@ needs root ($(1)): run it as root, e.g. with sudo" >&2; exit 1; }
 
-.PHONY: help deps nextest build build-for-tests release lint test mutations doc bench bench-peers bench-peers-stop soak demo image install clean
+.PHONY: help deps nextest build build-for-tests release lint test mutations doc bench bench-peers bench-peers-stop soak demo image install install-files clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,8 +112,11 @@ image: build ## build the archives of IMAGES (base) under target/images; needs r
 	@for image in $(IMAGES); do images/build.sh $$image target/debug/lodge; \
 	  echo "target/images/$$image.tar is ready: lodge image import target/images/$$image.tar --name $$image"; done
 
-install: release ## binaries, unit and example configuration, under DESTDIR and PREFIX
-	install -D -m 0755 -t "$(BINDIR)" target/release/lodged target/release/lodge
+install: release install-files ## binaries, unit, group and example configuration, under DESTDIR and PREFIX
+
+# What was built already, in BUILT.
+install-files:
+	install -D -m 0755 -t "$(BINDIR)" "$(BUILT)/lodged" "$(BUILT)/lodge"
 	install -d "$(UNITDIR)"
 	sed 's|@BINDIR@|$(PREFIX)/bin|' daemon/packaging/lodged.service >"$(UNITDIR)/lodged.service"
 	install -D -m 0644 daemon/packaging/lodge.sysusers "$(SYSUSERDIR)/lodge.conf"

@@ -1,8 +1,6 @@
 //! From settings to the parts that sandboxes need. Blocks; called once, before anything is served.
 
 use std::collections::BTreeSet;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,13 +11,13 @@ use crate::config::Config;
 use crate::doctor::Bench;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, EngineSettings, TimeoutPolicy};
-use crate::holder::Launcher;
+use crate::holder::{self, Launcher};
 use crate::image::ImageStore;
 use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::Storage;
 use crate::storage::overlay::Overlay;
-use crate::store::{PROBE_DIR, Store, Upgrade};
+use crate::store::{PROBE_DIR, Store, Upgrade, owner};
 
 /// The key by which bodies of requests are hashed, in the state directory.
 const REQUEST_KEY: &str = "request.key";
@@ -49,7 +47,9 @@ pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
         images: ImageStore::open(&config.images_dir)?,
         engine,
         launcher,
-        cgroup_parent: cgroup_host.parent(&config.cgroup_parent)?,
+        cgroup_parent: cgroup_host
+            .parent(&config.cgroup_parent)?
+            .owned_by(&owner(&config.state_dir)?),
         cgroup_host,
         cgroup_parent_name: config.cgroup_parent.clone(),
         uids: UidRanges::new(config.uid_block),
@@ -83,25 +83,12 @@ pub fn bench(config: &Config, launcher: Launcher) -> Result<Bench> {
     })
 }
 
-/// Only root may reach a holder.
 fn make_holders_dir(dir: &Path) -> Result<()> {
-    let failed = |error| {
+    holder::make_dir(dir).map_err(|error| {
         Error::internal(
             "RUNTIME_DIR_UNUSABLE",
             format!("cannot create {}", dir.display()),
             error,
         )
-    };
-    if let Some(parent) = dir.parent() {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(parent)
-            .map_err(failed)?;
-    }
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(failed)
+    })
 }

@@ -15,6 +15,9 @@ pub mod config;
 /// The log.
 pub mod telemetry;
 
+/// What ends the daemon, and what does not.
+pub mod signals;
+
 /// From settings to the parts that sandboxes need.
 pub mod assemble;
 

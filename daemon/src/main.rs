@@ -1,14 +1,13 @@
 //! lodged: the Lodge daemon. Arguments, configuration, launcher, build, serve, drain.
 
 use std::io::{self, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lodged::api::grpc;
 use lodged::api::listener::listen;
-use lodged::config::{Config, Invocation, Listen, ReportFormat};
+use lodged::config::{Config, Invocation, Listen, ReportFormat, unknown_variables};
 use lodged::doctor;
 use lodged::fault;
 use lodged::holder::LauncherProcess;
@@ -16,17 +15,21 @@ use lodged::notify::{Notice, notify};
 use lodged::sandbox::Registry;
 use lodged::sandbox::host::Host;
 use lodged::service::Lodge;
+use lodged::signals::Signals;
 use lodged::store::StateLock;
 use lodged::{assemble, telemetry};
 use nix::sys::prctl;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Name of the hidden subcommand in which this binary forks holders instead of serving.
 const LAUNCHER: &str = "launcher";
 /// How long work in other threads may go on after the end, such as the removal of a large tree. The next start takes up
 /// what is cut.
 const LAST_WORK: Duration = Duration::from_secs(1);
+
+/// Threads for work that blocks which are there from the start, and how long one is kept that has nothing to do.
+const THREADS_AT_HAND: usize = 4;
+const THREADS_KEPT: Duration = Duration::from_secs(3_600);
 
 fn main() -> ExitCode {
     // Before anything else: what a holder inherits of this process stays in its memory.
@@ -43,10 +46,9 @@ fn main() -> ExitCode {
     {
         return list_fault_points();
     }
-    match run() {
-        Ok(code) => code,
-        Err(error) => fail(&error),
-    }
+    let code = run().unwrap_or_else(|error| fail(&error));
+    telemetry::finish();
+    code
 }
 
 /// Forks holders for the daemon at the other end of standard input, until that end is closed.
@@ -76,17 +78,19 @@ fn run() -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Invocation::Doctor(config, format) => {
-            telemetry::start(config.log_level, config.log_format);
             let launcher = LauncherProcess::start(&config.state_dir)?;
+            telemetry::start(config.log_level, config.log_format)?;
             block_on(examine(&config, launcher, format))
         }
         Invocation::Serve(config) => {
-            telemetry::start(config.log_level, config.log_format);
             fault::arm()?;
             require_root()?;
+            doctor::refuse_unfit_host()?;
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
             let lock = StateLock::take(&config.state_dir)?;
             let launcher = LauncherProcess::start(&config.state_dir)?;
+            telemetry::start(config.log_level, config.log_format)?;
+            warn_of_unknown_variables();
             prepare_process()?;
             let served = block_on(serve(&config, launcher));
             drop(lock);
@@ -109,6 +113,16 @@ fn prepare_process() -> Result<()> {
     setrlimit(Resource::Nofile, raised).context("cannot raise the limit on open files")
 }
 
+fn warn_of_unknown_variables() {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in unknown_variables(names) {
+        tracing::warn!(
+            name,
+            "this variable is no setting of lodged, and changes nothing"
+        );
+    }
+}
+
 /// Says what is wrong before the first call that fails for it says something else.
 fn require_root() -> Result<()> {
     ensure!(
@@ -119,27 +133,37 @@ fn require_root() -> Result<()> {
 }
 
 async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::watch()?;
+    keep_threads_at_hand();
     let platform = assemble::platform(config, launcher.into_async()?)?;
     let groups = platform.cgroup_parent.clone();
-    let registry = Registry::open(Host::new(platform)).await?;
+    let registry = tokio::select! {
+        registry = Registry::open(Host::new(platform)) => registry?,
+        // What was taken up so far goes on, and is taken up by the next one.
+        () = signals.asked_to_end() => return Ok(()),
+    };
     let Listen::Unix(socket) = &config.listen;
-    let listener = listen(socket, &config.socket_group)?;
+    let door = listen(socket, &config.socket_group)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %socket.display(), "serving");
-    notify(Notice::Ready);
+    notify(Notice::Ready(registry.recovery().to_string()));
     let stop = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        signals.asked_to_end().await;
         tracing::info!("stopping; sandboxes go on");
         notify(Notice::Stopping);
+        signals.end_at_once_next_time();
     };
-    grpc::serve(Lodge::new(registry), listener, stop).await?;
-    remove_socket(socket);
+    grpc::serve(Lodge::new(registry), door, stop).await?;
     groups.leave();
     Ok(())
+}
+
+/// Some threads for work that blocks, made while there is room for them: on a host without room for more, that work
+/// waits for these, and not for ever.
+fn keep_threads_at_hand() {
+    for _ in 0..THREADS_AT_HAND {
+        // Long enough for each to need a thread of its own.
+        tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1)));
+    }
 }
 
 async fn examine(
@@ -164,17 +188,12 @@ fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("lodged")
+        .thread_keep_alive(THREADS_KEPT)
         .build()
         .context("cannot start the runtime")?;
     let result = runtime.block_on(work);
     runtime.shutdown_timeout(LAST_WORK);
     result
-}
-
-fn remove_socket(socket: &Path) {
-    if let Err(error) = std::fs::remove_file(socket) {
-        tracing::debug!(%error, "socket not removed");
-    }
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {

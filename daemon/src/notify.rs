@@ -6,19 +6,20 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// What the service manager is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Clients can connect.
-    Ready,
+    /// Clients can connect; with a line for `systemctl status`.
+    Ready(String),
     /// No more calls are taken.
     Stopping,
 }
 
 impl Notice {
-    fn text(self) -> &'static str {
+    fn text(&self) -> String {
         match self {
-            Self::Ready => "READY=1\n",
-            Self::Stopping => "STOPPING=1\n",
+            // A line break would begin another assignment.
+            Self::Ready(status) => format!("READY=1\nSTATUS={}\n", status.replace('\n', " ")),
+            Self::Stopping => "STOPPING=1\nSTATUS=stopping; sandboxes go on\n".to_owned(),
         }
     }
 }
@@ -28,12 +29,12 @@ pub fn notify(notice: Notice) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
-    if let Err(error) = send(socket.as_encoded_bytes(), notice) {
+    if let Err(error) = send(socket.as_encoded_bytes(), &notice) {
         tracing::warn!(%error, ?notice, "the service manager was not told");
     }
 }
 
-fn send(socket: &[u8], notice: Notice) -> io::Result<()> {
+fn send(socket: &[u8], notice: &Notice) -> io::Result<()> {
     let address = match socket.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => {
@@ -55,10 +56,11 @@ mod tests {
         let temp = tempfile::tempdir().expect("temporary directory");
         let path = temp.path().join("notify");
         let receiver = UnixDatagram::bind(&path).expect("bound");
-        send(path.as_os_str().as_encoded_bytes(), Notice::Ready).expect("sent");
+        let ready = Notice::Ready("took up\nnothing".to_owned());
+        send(path.as_os_str().as_encoded_bytes(), &ready).expect("sent");
         let mut buffer = [0; 64];
         let len = receiver.recv(&mut buffer).expect("received");
-        assert_eq!(&buffer[..len], b"READY=1\n");
+        assert_eq!(&buffer[..len], b"READY=1\nSTATUS=took up nothing\n");
     }
 
     #[test]
@@ -66,9 +68,9 @@ mod tests {
         let name = format!("lodge-notify-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("short");
         let receiver = UnixDatagram::bind_addr(&address).expect("bound");
-        send(format!("@{name}").as_bytes(), Notice::Stopping).expect("sent");
+        send(format!("@{name}").as_bytes(), &Notice::Stopping).expect("sent");
         let mut buffer = [0; 64];
         let len = receiver.recv(&mut buffer).expect("received");
-        assert_eq!(&buffer[..len], b"STOPPING=1\n");
+        assert!(buffer[..len].starts_with(b"STOPPING=1\n"));
     }
 }

@@ -1,18 +1,30 @@
 //! The unix socket that clients connect to: 0660, root and one group. Whoever may connect may run commands in every
-//! sandbox.
+//! sandbox. Should its file be removed under the daemon, it is made again.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use tokio::net::UnixListener;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+
+use super::connections::{Connection, House};
+use crate::error::chain;
 
 /// Owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
 /// Directories above the socket are made so that the group can reach it.
 const DIR_MODE: u32 = 0o755;
+
+/// How often it is looked whether the socket's file is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Before the next connection is taken after one could not be, for want of descriptors or memory: it stays in the queue.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +53,111 @@ pub enum ListenError {
     },
 }
 
+/// Where clients come in.
+#[derive(Debug)]
+pub struct Door {
+    listener: UnixListener,
+    path: PathBuf,
+    group: String,
+    /// Device and inode of the socket's file.
+    file: (u64, u64),
+    looks: Interval,
+    house: Arc<House>,
+}
+
 /// Listens at `path` for root and `group`. A socket that an earlier daemon left is replaced: this one holds the lock on
-/// the state directory, and nobody answers at the old one. A group that does not exist leaves the socket to root.
-pub fn listen(path: &Path, group: &str) -> Result<UnixListener, ListenError> {
+/// the state directory, and nobody answers at the old one. A group that does not exist leaves the socket to root. To be called within
+/// the runtime.
+///
+/// # Errors
+/// See [`ListenError`].
+pub fn listen(path: &Path, group: &str) -> Result<Door, ListenError> {
+    let listener = bind(path, group)?;
+    let file = file_of(path).map_err(|source| ListenError::Io {
+        action: "look at",
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    Ok(Door {
+        listener,
+        path: path.to_owned(),
+        group: group.to_owned(),
+        file,
+        looks,
+        house: Arc::default(),
+    })
+}
+
+impl Door {
+    /// The next connection that is taken in.
+    pub(crate) async fn next(&mut self) -> Connection {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        if let Some(connection) = self.house.admit(stream) {
+                            return connection;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be taken");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                _ = self.looks.tick() => self.restore(),
+            }
+        }
+    }
+
+    /// Listens anew where the socket's file was removed. One that is another's is left alone.
+    fn restore(&mut self) {
+        match file_of(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => return,
+        }
+        let again = bind(&self.path, &self.group).and_then(|listener| {
+            let file = file_of(&self.path).map_err(|source| ListenError::Io {
+                action: "look at",
+                path: self.path.clone(),
+                source,
+            })?;
+            Ok((listener, file))
+        });
+        match again {
+            Ok((listener, file)) => {
+                tracing::warn!(socket = %self.path.display(), "the socket was gone and is there again");
+                (self.listener, self.file) = (listener, file);
+            }
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "the socket is gone and cannot be made again");
+            }
+        }
+    }
+
+    /// Removes the socket's file, if it still is this one's.
+    fn close(&self) {
+        if file_of(&self.path).is_ok_and(|file| file == self.file)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::debug!(%error, "socket not removed");
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn file_of(path: &Path) -> io::Result<(u64, u64)> {
+    let meta = fs::symlink_metadata(path)?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+fn bind(path: &Path, group: &str) -> Result<UnixListener, ListenError> {
     let failed = |action| {
         let path = path.to_owned();
         move |source| ListenError::Io {
@@ -127,13 +241,39 @@ mod tests {
     async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         let temp = tempfile::tempdir().expect("temporary directory");
         let path = temp.path().join("run/lodged.sock");
-        drop(listen(&path, "root").expect("first"));
+        // As a killed daemon leaves it: its file is there, and nobody listens.
+        drop(bind(&path, "root").expect("first"));
         let live = listen(&path, "root").expect("the first one is stale");
         assert!(matches!(
             listen(&path, "root"),
             Err(ListenError::InUse { .. })
         ));
         drop(live);
+        assert!(!path.exists(), "a door that closes takes its file along");
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_was_removed_is_made_again() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let path = temp.path().join("lodged.sock");
+        let mut door = listen(&path, "root").expect("listens");
+        fs::remove_file(&path).expect("removed");
+        door.restore();
+        let client = BlockingStream::connect(&path);
+        assert!(client.is_ok(), "{client:?}");
+        let _taken = door.next().await;
+    }
+
+    #[tokio::test]
+    async fn what_took_the_sockets_place_is_left_alone() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let path = temp.path().join("lodged.sock");
+        let mut door = listen(&path, "root").expect("listens");
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, "another's").expect("written");
+        door.restore();
+        drop(door);
+        assert_eq!(fs::read_to_string(&path).expect("there"), "another's");
     }
 
     #[tokio::test]

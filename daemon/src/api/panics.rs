@@ -1,13 +1,15 @@
 //! A panic ends the call that it happened in, and nothing else: without this it would end every call of its connection.
+//! That goes for the answer itself and for every message of a stream.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
+use tonic::codegen::{Body as HttpBody, Service, http};
 use tower::Layer;
 
 use super::grpc::status::status;
@@ -59,7 +61,50 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The call is not polled again after a panic, so that no broken state of it is seen.
         let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
-        polled.unwrap_or_else(|_| Poll::Ready(Ok(fault().into_http())))
+        match polled {
+            Ok(polled) => polled.map_ok(|answer| answer.map(|body| Body::new(Answer::Whole(body)))),
+            Err(_) => Poll::Ready(Ok(fault().into_http())),
+        }
+    }
+}
+
+/// The body of an answer, which may panic in the middle of a stream.
+enum Answer {
+    Whole(Body),
+    /// It has panicked, and is not polled again.
+    Broken,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let Self::Whole(body) = &mut *self else {
+            return Poll::Ready(None);
+        };
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(body).poll_frame(cx)));
+        polled.unwrap_or_else(|_| {
+            *self = Self::Broken;
+            Poll::Ready(Some(Err(fault())))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Broken => true,
+        }
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Broken => http_body::SizeHint::with_exact(0),
+        }
     }
 }
 
@@ -81,5 +126,31 @@ mod tests {
         let response = Call(panicking).await.expect("an answer");
         assert_eq!(response.headers()["grpc-status"], "13");
         assert!(response.headers().contains_key("grpc-status-details-bin"));
+    }
+
+    /// A stream that panics at its first message.
+    struct Panicking;
+
+    impl HttpBody for Panicking {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+            panic!("as a faulty stream would")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_stream_ends_that_stream_alone() {
+        let answering: Pin<Box<_>> =
+            Box::pin(async { Ok::<_, ()>(http::Response::new(Body::new(Panicking))) });
+        let mut body = Call(answering).await.expect("an answer").into_body();
+        let mut next = async || std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        let status = next().await.expect("a frame").expect_err("a fault");
+        assert_eq!(status.code(), tonic::Code::Internal);
+        assert!(next().await.is_none(), "it goes on after the fault");
     }
 }

@@ -1,12 +1,23 @@
 //! Settings as typed, from each source, with where they came from. Checks only that the key exists and that the value
 //! is of its kind; what it means is decided in `resolve`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::keys::{self, Key, Kind};
 use super::resolve::Mistake;
+
+/// What all of our variables begin with.
+const PREFIX: &str = "LODGE_";
+/// Ours that are no settings: the file's name, the client's, and those of tests.
+const OTHERS: [&str; 5] = [
+    "LODGE_CONFIG",
+    "LODGE_ENDPOINT",
+    "LODGE_SANDBOX",
+    "LODGE_FAULTS",
+    "LODGE_TEST_",
+];
 
 /// Where a setting came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +76,7 @@ impl Raw {
         self
     }
 
-    /// Adds environment variables; only those that name a key count, since the environment is shared with others.
+    /// Adds environment variables that name a key.
     #[must_use]
     pub fn environment(mut self, lookup: impl Fn(&str) -> Option<String>) -> Self {
         for key in keys::KEYS {
@@ -100,6 +111,10 @@ impl Raw {
                 (Some(key), value) => self.typed(key, source, value),
                 (None, toml::Value::Table(inner)) if is_section(&name) => {
                     self.table(source, &format!("{name}."), inner);
+                }
+                (None, _) if is_section(&name) => {
+                    let message = format!("{name} is a table: write [{name}], and its keys below");
+                    self.mistakes.push(Mistake::new(source.clone(), message));
                 }
                 (None, _) => {
                     self.mistakes
@@ -142,6 +157,20 @@ impl Raw {
             format!("{} must be {wanted}", key.name),
         ));
     }
+}
+
+/// Variables that look as if they were meant for the daemon and name no key. The environment is shared with others, so that they
+/// are no mistake, but they are worth a word.
+pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let known: BTreeSet<String> = keys::KEYS.iter().map(Key::variable).collect();
+    names
+        .into_iter()
+        .filter(|name| {
+            name.starts_with(PREFIX)
+                && !known.contains(name)
+                && !OTHERS.iter().any(|other| name.starts_with(other))
+        })
+        .collect()
 }
 
 /// Whether `name` is a table of the file, such as `limits`.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::raw::{Raw, Setting, Source, Value};
+use crate::image::ImageRef;
 use crate::sandbox::idle::{After, IdlePolicy};
 use crate::sandbox::limits::{self, Bounds, Limits};
 use crate::sandbox::uid_range::Block;
@@ -123,9 +124,9 @@ impl Resolver {
         Config {
             runtime_dir: self.runtime_dir(),
             listen: self.listen(),
-            socket_group: self.text("socket_group", "lodge"),
+            socket_group: self.socket_group(),
             cgroup_parent: self.cgroup_parent(),
-            default_image: self.text("default_image", "base"),
+            default_image: self.default_image(),
             uid_block: self.uid_block(),
             limits: self.limits(),
             idle: self.idle(),
@@ -209,6 +210,27 @@ impl Resolver {
                 "cgroup_parent",
                 format!("cgroup_parent must be one name of [A-Za-z0-9._-], not {name:?}"),
             );
+        }
+        name
+    }
+
+    /// A name of /etc/group; that there is such a group is not asked, since it may be made later.
+    fn socket_group(&mut self) -> String {
+        let name = self.text("socket_group", "lodge");
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        if name.is_empty() || name.starts_with('-') || !name.bytes().all(plain) {
+            self.mistake(
+                "socket_group",
+                format!("socket_group must be the name of a group, not {name:?}"),
+            );
+        }
+        name
+    }
+
+    fn default_image(&mut self) -> String {
+        let name = self.text("default_image", "base");
+        if let Err(error) = ImageRef::parse(&name) {
+            self.mistake("default_image", format!("default_image: {error}"));
         }
         name
     }

@@ -109,3 +109,33 @@ fn a_uid_block_that_meets_others_is_refused() {
         assert!(from_file(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn a_table_that_is_written_as_a_value_is_told_as_such() {
+    let mistakes = from_file("limits = 4").expect_err("a mistake");
+    assert!(mistakes[0].contains("write [limits]"), "{mistakes:?}");
+}
+
+#[test]
+fn image_and_group_must_be_names() {
+    let mistakes =
+        from_file("default_image = '../x'\nsocket_group = ''").expect_err("two mistakes");
+    assert!(
+        mistakes.iter().any(|m| m.contains("default_image"))
+            && mistakes.iter().any(|m| m.contains("socket_group")),
+        "{mistakes:?}"
+    );
+    assert_eq!(mistakes.len(), 2, "{mistakes:?}");
+}
+
+#[test]
+fn variables_that_name_no_key_are_found() {
+    let names = [
+        "LODGE_LOG_LEVEL",
+        "LODGE_LOGLEVEL",
+        "LODGE_ENDPOINT",
+        "HOME",
+    ];
+    let unknown = super::unknown_variables(names.map(String::from));
+    assert_eq!(unknown, ["LODGE_LOGLEVEL"]);
+}

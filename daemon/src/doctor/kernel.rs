@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use lodge_kernel::cgroup::{Controller, Host, Mode};
+use lodge_kernel::cgroup::{Controller, Delegation, Host, Mode};
 use rustix::process::{Resource, getrlimit};
 
 use super::report::Check;
@@ -16,10 +16,26 @@ const KERNEL_MIN: (u32, u32) = (5, 19);
 /// Namespaces of a sandbox, by their names in /proc/self/ns.
 const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
 
+/// Capabilities without which no sandbox can be made, by number and name: ids, mounts, namespaces, limits, and the end
+/// of processes that have other ids.
+const CAPABILITIES: [(u32, &str); 8] = [
+    (0, "CAP_CHOWN"),
+    (1, "CAP_DAC_OVERRIDE"),
+    (3, "CAP_FOWNER"),
+    (5, "CAP_KILL"),
+    (6, "CAP_SETGID"),
+    (7, "CAP_SETUID"),
+    (8, "CAP_SETPCAP"),
+    (21, "CAP_SYS_ADMIN"),
+];
+/// Without it a limit that the host has lowered for lodged cannot be raised again; sandboxes work within it.
+const SYS_RESOURCE: u32 = 24;
+
 /// All features, in the order in which they matter.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![
         root(),
+        capabilities(),
         version(),
         namespaces(),
         user_namespaces(),
@@ -37,6 +53,31 @@ fn root() -> Check {
     } else {
         Check::fail("root", "not running as root", "run lodged as root")
     }
+}
+
+/// Root alone is not enough: a container's root, or a unit's with a CapabilityBoundingSet=, has less.
+fn capabilities() -> Check {
+    let status = read("/proc/self/status");
+    let held = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or_default();
+    let missing: Vec<_> = CAPABILITIES
+        .iter()
+        .filter(|(bit, _)| held >> bit & 1 == 0)
+        .map(|(_, name)| *name)
+        .collect();
+    let hint = "start lodged as the host's own root, without a bounding set";
+    if !missing.is_empty() {
+        let missing = format!("missing: {}", missing.join(" "));
+        return Check::fail("capabilities", missing, hint);
+    }
+    if held >> SYS_RESOURCE & 1 == 0 {
+        let less = "CAP_SYS_RESOURCE is missing: limits that were lowered for lodged stay";
+        return Check::warn("capabilities", less, hint);
+    }
+    Check::ok("capabilities", "all that are needed")
 }
 
 fn version() -> Check {
@@ -130,7 +171,7 @@ fn cgroups() -> Vec<Check> {
         Mode::Hybrid => "version 1, with version 2 beside it",
         Mode::V1 => "version 1; lodged mounts version 2 for itself",
     };
-    let mut checks = vec![Check::ok("cgroups", mode)];
+    let mut checks = vec![Check::ok("cgroups", mode), delegation(host.delegation())];
     checks.extend(
         [
             ("memory-controller", Controller::Memory),
@@ -140,6 +181,20 @@ fn cgroups() -> Vec<Check> {
         .map(|(name, controller)| self::controller(name, &host, controller)),
     );
     checks
+}
+
+/// Below a unit that is not delegated, systemd would take our groups for its own.
+fn delegation(found: Delegation) -> Check {
+    match found {
+        Delegation::Delegated => Check::ok("delegation", "the unit's cgroup is delegated"),
+        Delegation::NoUnit => Check::ok("delegation", "not started by a unit of systemd"),
+        Delegation::Missing => Check::warn(
+            "delegation",
+            "the unit's cgroup is not delegated: sandboxes' groups are made below the root, \
+             where limits of the unit and its slice do not reach",
+            "set Delegate=yes in lodged's unit, as daemon/packaging/lodged.service does",
+        ),
+    }
 }
 
 fn controller(name: &'static str, host: &Host, controller: Controller) -> Check {

@@ -31,6 +31,35 @@ pub async fn examine_with(bench: Result<Bench>) -> Report {
     Report { checks }
 }
 
+/// A host on which no sandbox can be run.
+#[derive(Debug, thiserror::Error)]
+#[error("this host cannot run sandboxes:{}", list(.0))]
+pub struct UnfitHost(Vec<Check>);
+
+fn list(checks: &[Check]) -> String {
+    let line = |check: &Check| {
+        format!(
+            "\n  {}: {}\n    hint: {}",
+            check.name, check.detail, check.hint
+        )
+    };
+    checks.iter().map(line).collect()
+}
+
+/// Refuses a host that lacks what no sandbox can do without. There is no flag by which it is done without.
+///
+/// # Errors
+/// Everything that is missing, each with how to mend it.
+pub fn refuse_unfit_host() -> Result<(), UnfitHost> {
+    let mut missing = kernel::checks();
+    missing.retain(|check| check.outcome == Outcome::Fail);
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(UnfitHost(missing))
+    }
+}
+
 /// Everything that can be told by looking.
 async fn look() -> Vec<Check> {
     let looked = tokio::task::spawn_blocking(|| {

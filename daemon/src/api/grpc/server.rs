@@ -1,10 +1,11 @@
 //! The gRPC server: all services, and the bounds that keep one client from starving the others.
 
 use std::future::Future;
+use std::io;
 use std::time::Duration;
 
+use futures_core::Stream;
 use lodge_proto::v1 as wire;
-use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
@@ -17,7 +18,9 @@ use super::exec::ExecServer;
 use super::image::ImageServer;
 use super::node::NodeServer;
 use super::sandbox::SandboxServer;
-use crate::api::connections::Connections;
+use crate::api::busy::CountCalls;
+use crate::api::connections::Connection;
+use crate::api::listener::Door;
 use crate::api::panics::CatchPanics;
 use crate::service::Service;
 
@@ -64,7 +67,7 @@ pub enum ServeError {
 /// Serves until `stop` resolves, then lets calls end for a short time.
 pub async fn serve<S: Service>(
     service: S,
-    listener: UnixListener,
+    door: Door,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -74,6 +77,7 @@ pub async fn serve<S: Service>(
         .build_v1()?;
     let (draining, drained) = watch::channel(());
     let router = bounded()
+        .layer(CountCalls)
         .layer(CatchPanics)
         .add_service(health_service)
         .add_service(reflection)
@@ -94,11 +98,19 @@ pub async fn serve<S: Service>(
             .await;
         drop(draining);
     };
-    let serving = router.serve_with_incoming_shutdown(Connections::new(listener), stopping);
+    let serving = router.serve_with_incoming_shutdown(connections(door), stopping);
     tokio::select! {
         served = serving => Ok(served?),
         () = drain_ends(drained) => Ok(()),
     }
+}
+
+/// Every connection that finds room, as long as it is asked for.
+fn connections(door: Door) -> impl Stream<Item = io::Result<Connection>> {
+    futures_util::stream::unfold(door, |mut door| async move {
+        let connection = door.next().await;
+        Some((Ok(connection), door))
+    })
 }
 
 fn bounded() -> Server {
