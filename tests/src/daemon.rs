@@ -3,6 +3,7 @@
 //! Dropping it ends everything that it started and removes everything that it made, also when the test panics.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -36,6 +37,22 @@ pub enum Images {
     At(PathBuf),
 }
 
+/// Where a daemon's standard error leads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogTo {
+    /// The test's file.
+    #[default]
+    File,
+    /// A disk that is full.
+    FullDisk,
+    /// A pipe that is full, and that nobody reads.
+    BlockedPipe,
+    /// A pipe that nobody can read any more.
+    BrokenPipe,
+    /// Nowhere: it is closed.
+    Closed,
+}
+
 /// How the daemon is configured.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -45,6 +62,10 @@ pub struct Options {
     pub config: String,
     /// Variables of the daemon's environment.
     pub env: Vec<(String, String)>,
+    /// Another program than the one that was built beside the tests: a copy of it, as an upgrade brings one.
+    pub program: Option<PathBuf>,
+    /// Where the daemon's log goes.
+    pub log: LogTo,
     /// How many sandboxes it has user ids for.
     pub width: Width,
 }
@@ -56,6 +77,8 @@ pub struct Daemon {
     api: Api,
     options: Options,
     config_file: PathBuf,
+    /// The other end of a log that is not read.
+    unread: Option<std::io::PipeReader>,
     slot: Slot,
 }
 
@@ -95,6 +118,7 @@ impl Daemon {
             api,
             options,
             config_file,
+            unread: None,
             slot,
         };
         daemon.spawn()?;
@@ -103,11 +127,11 @@ impl Daemon {
 
     fn spawn(&mut self) -> Result<()> {
         let notify = Notify::bind(self.slot.home())?;
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_file())?;
-        let mut command = command_without_route(&binary::path("lodged")?);
+        let program = match &self.options.program {
+            Some(program) => program.clone(),
+            None => binary::path("lodged")?,
+        };
+        let mut command = command_without_route(&program);
         command.arg("--config").arg(&self.config_file);
         command
             .env_clear()
@@ -118,12 +142,54 @@ impl Daemon {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
             .current_dir("/");
+        self.log_of(&mut command)?;
         let mut child = command.spawn().context("start unshare and lodged")?;
         let ready = notify.wait_ready(&mut child);
         self.child = Some(child);
         ready.with_context(|| format!("log of the daemon:\n{}", self.log_tail()))
+    }
+
+    /// Leads the log where the test wants it.
+    fn log_of(&mut self, command: &mut Command) -> Result<()> {
+        match self.options.log {
+            LogTo::File => {
+                let mut options = File::options();
+                options.create(true).append(true);
+                command.stderr(options.open(self.log_file())?);
+            }
+            LogTo::FullDisk => {
+                command.stderr(File::options().write(true).open("/dev/full")?);
+            }
+            LogTo::BlockedPipe => {
+                let (reader, writer) = std::io::pipe()?;
+                fill(&writer)?;
+                command.stderr(writer);
+                self.unread = Some(reader);
+            }
+            LogTo::BrokenPipe => {
+                command.stderr(std::io::pipe()?.1);
+            }
+            LogTo::Closed => {
+                let program = command.get_program().to_owned();
+                let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+                let env: Vec<_> = command
+                    .get_envs()
+                    .filter_map(|(k, v)| Some((k.to_owned(), v?.to_owned())))
+                    .collect();
+                let mut closing = Command::new("sh");
+                closing.args(["-c", "exec \"$@\" 2>&-", "sh"]);
+                closing.arg(program).args(args).env_clear().envs(env);
+                closing.stdin(Stdio::null()).stdout(Stdio::null());
+                *command = closing;
+            }
+        }
+        Ok(())
+    }
+
+    /// From the next start on, this program with these variables.
+    pub fn upgrade_to(&mut self, program: PathBuf, env: Vec<(String, String)>) {
+        (self.options.program, self.options.env) = (Some(program), env);
     }
 
     /// The connection.
@@ -205,7 +271,31 @@ impl Daemon {
         self.terminate().map(drop)
     }
 
-    fn end_with(&mut self, signal: Signal) -> Result<ExitStatus> {
+    /// Ends it and removes everything; how it ended.
+    pub fn stop_status(mut self) -> Result<ExitStatus> {
+        self.terminate()
+    }
+
+    /// Whether it has ended by itself; then it can be started again.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        let child = self.child.as_mut().context("the daemon was started")?;
+        let ended = child.try_wait()?.is_some();
+        if ended {
+            self.child = None;
+        }
+        Ok(ended)
+    }
+
+    /// Lets go of one that did not get to serve.
+    pub fn forget_ended(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Ends it with this signal, and waits for that.
+    pub fn end_with(&mut self, signal: Signal) -> Result<ExitStatus> {
         let mut child = self.child.take().context("the daemon runs")?;
         kill(Pid::from_raw(child.id().cast_signed()), signal).context("signal the daemon")?;
         let ended = until_blocking("the daemon has ended", STOPPED_WITHIN, || {
@@ -231,6 +321,13 @@ impl Drop for Daemon {
         }
         // The slot, dropped after this, sweeps processes, cgroups, mounts and directories.
     }
+}
+
+/// Writes to a pipe until it takes no more.
+fn fill(pipe: &std::io::PipeWriter) -> Result<()> {
+    let size = nix::fcntl::fcntl(pipe, nix::fcntl::FcntlArg::F_GETPIPE_SZ)?;
+    (&mut &*pipe).write_all(&vec![b'x'; usize::try_from(size)?])?;
+    Ok(())
 }
 
 /// The command for `program` in a network namespace of its own. `unshare` executes it in its own place, so that the

@@ -233,11 +233,13 @@ async fn failed_create_that_left_files_keeps_its_uid_range() -> Result<()> {
     let holders = daemon.slot().home().join("run/holders");
     // A holder has no place for its socket, and what is discarded has none either.
     fs::remove_dir(&holders)?;
+    fs::write(&holders, "")?;
     fs::remove_dir(&trash)?;
     fs::write(&trash, "")?;
     ensure!(daemon.api().room("failed").await.is_err());
     fs::remove_file(&trash)?;
     private_dir(&trash)?;
+    fs::remove_file(&holders)?;
     private_dir(&holders)?;
     let kept = only_uid_base(&daemon)?;
     let next = daemon.api().room("next").await?;
@@ -258,7 +260,9 @@ async fn failed_create_that_left_files_keeps_its_uid_range() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_create_is_logged_once_with_its_cause() -> Result<()> {
     let daemon = Daemon::new().await?;
-    fs::remove_dir(daemon.slot().home().join("run/holders"))?;
+    let holders = daemon.slot().home().join("run/holders");
+    fs::remove_dir(&holders)?;
+    fs::write(&holders, "in the way")?;
     let request = pb::AcquireRequest {
         name: "failed".into(),
         ..Default::default()
@@ -270,7 +274,7 @@ async fn failed_create_is_logged_once_with_its_cause() -> Result<()> {
         .message()
         .to_owned();
     let log = fs::read_to_string(daemon.log_file())?;
-    let cause = "No such file or directory";
+    let cause = "Not a directory";
     ensure!(!message.contains(cause), "{message}");
     ensure!(log.matches(cause).count() == 1, "{log}");
     Ok(())
