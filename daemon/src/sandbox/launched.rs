@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::id::SandboxId;
 use super::platform::Platform;
 use crate::error::{Error, Result, chain};
+use crate::holder::make_dir;
 use crate::store::Record;
 
 /// What a holder was launched with.
@@ -27,13 +28,21 @@ pub(super) fn write(platform: &Platform, record: &Record) -> Result<()> {
         shm_bytes: record.spec.limits.shm_bytes,
     };
     let bytes = serde_json::to_vec(&launched).expect("two numbers");
-    fs::write(path(platform, &record.id), bytes).map_err(|error| {
+    let path = path(platform, &record.id);
+    let written = match fs::write(&path, &bytes) {
+        // Somebody has wiped it.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            make_dir(&platform.holders_dir).and_then(|()| fs::write(&path, &bytes))
+        }
+        written => written,
+    };
+    written.map_err(|error| {
         Error::internal(
             "RUNTIME_DIR_UNUSABLE",
             "cannot write to the runtime directory",
             error,
         )
-        .hint("is it full, or was it removed? restart lodged")
+        .hint("is it full?")
     })
 }
 

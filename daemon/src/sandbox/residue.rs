@@ -19,7 +19,7 @@ use crate::error::{Error, chain};
 pub(super) struct Swept {
     /// Groups that were ended and removed.
     pub(super) groups: usize,
-    /// Sockets that were removed.
+    /// Sockets and notes of launches that were removed.
     pub(super) sockets: usize,
     /// Groups that are not ours, or could not be removed.
     pub(super) left: usize,
@@ -69,14 +69,17 @@ fn discard(parent: &Parent, id: &SandboxId) -> bool {
     }
 }
 
-/// Removes the sockets of holders that cannot be there. The directory is root's alone, and ours.
+/// Removes the sockets of holders that cannot be there, and the notes of their launches. The directory is root's alone, and ours.
 fn sweep_sockets(dir: &Path, in_use: impl Fn(&SandboxId) -> bool) -> usize {
     let Ok(entries) = fs::read_dir(dir) else {
         return 0;
     };
     let stale = entries.flatten().filter(|entry| {
         let name = entry.file_name();
-        let id = name.to_str().and_then(|name| name.strip_suffix(".sock"));
+        let id = name.to_str().and_then(|name| {
+            name.strip_suffix(".sock")
+                .or(name.strip_suffix(".launched"))
+        });
         id.and_then(|id| SandboxId::parse(id).ok())
             .is_some_and(|id| !in_use(&id))
     });
