@@ -108,7 +108,7 @@ impl HttpBody for Answer {
     }
 }
 
-/// As any failure it has a reason. What it was is on standard error, with its place.
+/// As any failure it has a reason. Where it was is in the log.
 fn fault() -> Status {
     let text = "the call panicked; this is a fault of lodged, see its log";
     status(&Error::new(ErrorKind::Internal, "INTERNAL", text))
