@@ -33,7 +33,7 @@ use super::spool::Spool;
 use super::supervise::{Ending, PidsLimit, Places, Supervised};
 use super::table::RunTable;
 use crate::error::{Error, Result};
-use crate::holder::{FdRole, KnownRun};
+use crate::holder::{FdRole, KnownRun, RunWatch};
 use crate::sandbox::id::RunId;
 use crate::sandbox::{Handle, Live};
 
@@ -111,19 +111,50 @@ impl Engine {
         };
         let patterns = values.as_deref().map(patterns).transpose()?;
 
-        let dir = live.runs_dir.join(id.as_str());
-        let (stdout, stdout_pump) = outlet(&dir, Stream::Stdout, &mut fds, patterns.as_ref())?;
-        let (stderr, stderr_pump) = outlet(&dir, Stream::Stderr, &mut fds, patterns.as_ref())?;
+        let taken = TakenOver {
+            id,
+            started: age(state.started_ns),
+            leaf,
+            fds,
+            watch,
+            secrets,
+            patterns,
+            places,
+        };
+        taken
+            .go_on(live, runs)
+            .map(|task| Found::Unsettled(Box::new(task)))
+    }
+}
 
+/// A run of which all that is needed was found.
+struct TakenOver {
+    id: RunId,
+    /// How long ago it was started.
+    started: Duration,
+    leaf: RunLeaf,
+    fds: Fds,
+    watch: RunWatch,
+    secrets: Option<OwnedFd>,
+    patterns: Option<Arc<Patterns>>,
+    places: Places,
+}
+
+impl TakenOver {
+    /// Takes it into the table. Its task goes on where the earlier daemon's was.
+    fn go_on(mut self, live: &Live, runs: &RunTable) -> Result<Supervised> {
+        let (id, patterns) = (&self.id, self.patterns.as_ref());
+        let dir = live.runs_dir.join(id.as_str());
+        let (stdout, stdout_pump) = outlet(&dir, Stream::Stdout, &mut self.fds, patterns)?;
+        let (stderr, stderr_pump) = outlet(&dir, Stream::Stderr, &mut self.fds, patterns)?;
         let group = Group {
             holder: live.holder.clone(),
-            leaf: Arc::new(leaf),
+            leaf: Arc::new(self.leaf),
         };
-        let age = age(state.started_ns);
-        let written = runs.record_of(&id);
+        let written = runs.record_of(id);
         let begun = match &written {
             Some(ended) => ended.begun.clone(),
-            None => begun(runs, &id, age),
+            None => begun(runs, id, self.started),
         };
         let run = Run::new(Parts {
             begun,
@@ -136,21 +167,22 @@ impl Engine {
                 run.conclude_at(Arc::new(ended.result), ended.at);
                 Ending::WrittenDown
             }
-            None => Ending::ToCome(watch),
+            None => Ending::ToCome(self.watch),
         };
         runs.insert(run.clone());
-        Ok(Found::Unsettled(Box::new(Supervised {
+        let now = Instant::now();
+        Ok(Supervised {
             run,
             runs: runs.clone(),
             group,
             ending,
             pumps: [stdout_pump, stderr_pump],
-            secrets,
-            patterns,
+            secrets: self.secrets,
+            patterns: self.patterns,
             pids: PidsLimit::of(live),
-            started: Instant::now().checked_sub(age).unwrap_or_else(Instant::now),
-            places,
-        })))
+            started: now.checked_sub(self.started).unwrap_or(now),
+            places: self.places,
+        })
     }
 }
 

@@ -21,10 +21,11 @@ use super::requests::{Key, Request};
 use super::retention::Retention;
 use super::run::{GRACE, Group, Parts, Run};
 use super::secrets_fd;
-use super::spec::{Command, RawRunSpec, RunSpec};
+use super::spec::{Command, RawRunSpec, RunSpec, Stdin};
 use super::stdin::StdinPipe;
 use super::supervise::{Ending, LivePlaces, PidsLimit, Places, Supervised};
-use super::table::{Claim, Claimed, RunTable};
+use super::table::{Claim, RunTable};
+use super::ticket::Ticket;
 use super::timeout::TimeoutPolicy;
 use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault;
@@ -57,33 +58,6 @@ pub struct EngineSettings {
     pub logs_max_bytes: u64,
 }
 
-/// Bodies of calls above this are hashed on a blocking thread, in bytes.
-const HASHED_HERE_MAX_BYTES: usize = 64 << 10;
-
-/// What a call comes to.
-pub enum Launch {
-    /// An earlier call with its name has a run already.
-    Earlier(Box<Started>),
-    /// A run is to be started.
-    New(Box<Ticket>),
-}
-
-/// The right to start the run of one call.
-pub struct Ticket {
-    spec: RunSpec,
-    claim: Option<Claim>,
-}
-
-impl Ticket {
-    /// Lets go of it: whoever waits for its run gets the error, too.
-    pub fn refused(self, error: Error) -> Error {
-        self.claim
-            .into_iter()
-            .for_each(|claim| claim.refused(&error));
-        error
-    }
-}
-
 /// Whose call started a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
@@ -106,7 +80,7 @@ pub struct Started {
 }
 
 impl Started {
-    fn new(run: Run, stdin: Option<StdinPipe>, origin: Origin) -> Self {
+    pub(super) fn new(run: Run, stdin: Option<StdinPipe>, origin: Origin) -> Self {
         let pins = [Stream::Stdout, Stream::Stderr].map(|stream| run.log(stream).pin());
         Self {
             run,
@@ -137,6 +111,11 @@ impl Engine {
         tokio::spawn(Arc::clone(&self.0.retention).keep());
     }
 
+    /// What is kept of ended runs.
+    pub(super) fn retention(&self) -> &Arc<Retention> {
+        &self.0.retention
+    }
+
     /// Checks a call, without looking at any sandbox.
     pub fn check(&self, raw: RawRunSpec) -> Result<RunSpec> {
         RunSpec::new(raw, &self.0.timeouts)
@@ -145,35 +124,6 @@ impl Engine {
     /// Reads what is known of the runs in `runs_dir`. Blocks.
     pub fn recall(&self, runs_dir: &Path, runs: &RunTable) {
         runs.recall(runs_dir, &self.0.retention);
-    }
-
-    /// Looks whether a call is to start a run, or has one already by its name. Wakes no sandbox.
-    pub async fn admit(&self, runs: &RunTable, spec: RunSpec) -> Result<Launch> {
-        let Some(id) = spec.request_id.clone() else {
-            return Ok(Launch::New(Box::new(Ticket { spec, claim: None })));
-        };
-        let key = &self.0.retention.key;
-        let number = key.number(&id);
-        let (request, spec) = self.request(id, spec).await?;
-        Ok(match runs.claim(request, number).await? {
-            Claimed::Earlier(run) => {
-                let started = Started::new(run, None, Origin::EarlierCall);
-                Launch::Earlier(Box::new(started))
-            }
-            Claimed::New(claim) => Launch::New(Box::new(Ticket {
-                spec,
-                claim: Some(claim),
-            })),
-        })
-    }
-
-    async fn request(&self, id: String, spec: RunSpec) -> Result<(Request, RunSpec)> {
-        let key = self.0.retention.key.clone();
-        if spec.body_bytes() <= HASHED_HERE_MAX_BYTES {
-            return Ok((key.request(&id, &spec), spec));
-        }
-        let hashed = tokio::task::spawn_blocking(move || (key.request(&id, &spec), spec)).await;
-        hashed.map_err(|e| Error::internal("INTERNAL", "the call's body cannot be hashed", e))
     }
 
     /// Starts a run in a sandbox that it was admitted to. The run keeps the sandbox in use until its command has ended.
@@ -203,34 +153,24 @@ impl Engine {
     ) -> Result<Started> {
         let live = admission.live();
         runs.settle_in(&live.runs_dir, &self.0.retention);
-        let places = Places {
-            _live: Some(self.reserve(runs)?),
-            _in_use: Some(admission.use_on()),
-            _secrets: self.reserve_secrets(spec.env.secrets())?,
-        };
+        let places = self.places(runs, admission, &spec)?;
         let (exec, script) = exec_spec(live, &spec)?;
         let patterns = patterns(&spec.env).await?;
         let pids = PidsLimit::of(live);
         let id = RunId::random();
-        let started_at = SystemTime::now();
-        let begun = Begun {
-            run: id.clone(),
-            request: claim.as_ref().map(|claim| claim.request().clone()),
-            command: preview(&spec.command, patterns.as_ref()),
-            started_ms: wall_ms(started_at),
-            output_bytes: spec.output_bytes,
-        };
+        let request = claim.as_ref().map(|claim| claim.request().clone());
+        let begun = begun(&id, request, &spec, patterns.as_ref());
         // Meanwhile the rest is made.
         let noted = claim.map(|claim| claim.begin(begun.clone()));
         let leaf = NewLeaf::create(live, &id)?;
         let dir = live.runs_dir.join(id.as_str());
-
-        let input = Input::open(spec.stdin).map_err(no_pipes)?;
-        let mut stdout = Outlet::open(&dir, Stream::Stdout, patterns.as_ref()).map_err(no_pipes)?;
-        let stderr = Outlet::open(&dir, Stream::Stderr, patterns.as_ref()).map_err(no_pipes)?;
-        let mut kept = std::mem::take(&mut stdout.kept);
-        kept.extend(stderr.kept);
-        let secrets = secrets(&spec.env, &mut kept)?;
+        let Pipes {
+            input,
+            stdout,
+            stderr,
+            kept,
+            secrets,
+        } = Pipes::open(&dir, spec.stdin, &spec.env, patterns.as_ref())?;
 
         let started = Instant::now();
         let spawn = Spawn {
@@ -265,7 +205,7 @@ impl Engine {
         });
         runs.insert(run.clone());
         // Pinned before its task is there, which may see it to its end at once.
-        let begun = Started::new(run.clone(), input.ours, Origin::ThisCall);
+        let result = Started::new(run.clone(), input.ours, Origin::ThisCall);
         let pumps = [stdout.pump, stderr.pump];
         let runs = runs.clone();
         let task = Supervised {
@@ -281,7 +221,15 @@ impl Engine {
             places,
         };
         tokio::spawn(task.supervise());
-        Ok(begun)
+        Ok(result)
+    }
+
+    fn places(&self, runs: &RunTable, admission: &Admission, spec: &RunSpec) -> Result<Places> {
+        Ok(Places {
+            _live: Some(self.reserve(runs)?),
+            _in_use: Some(admission.use_on()),
+            _secrets: self.reserve_secrets(spec.env.secrets())?,
+        })
     }
 
     pub(super) fn reserve(&self, runs: &RunTable) -> Result<LivePlaces> {
@@ -320,6 +268,55 @@ impl Engine {
                 format!("the secrets of live runs have {SECRETS_LIVE_MAX_BYTES} bytes together on this host"),
             )
             .hint("wait for runs with large secrets to end")
+        })
+    }
+}
+
+/// What is known of a run from its start on.
+fn begun(
+    id: &RunId,
+    request: Option<Request>,
+    spec: &RunSpec,
+    patterns: Option<&Arc<Patterns>>,
+) -> Begun {
+    Begun {
+        run: id.clone(),
+        request,
+        command: preview(&spec.command, patterns),
+        started_ms: wall_ms(SystemTime::now()),
+        output_bytes: spec.output_bytes,
+    }
+}
+
+/// The pipes of a run that is about to start.
+struct Pipes {
+    input: Input,
+    stdout: Outlet,
+    stderr: Outlet,
+    /// What the holder keeps for the next daemon.
+    kept: Vec<(FdRole, std::os::fd::OwnedFd)>,
+    secrets: Option<std::os::fd::OwnedFd>,
+}
+
+impl Pipes {
+    fn open(
+        dir: &Path,
+        stdin: Stdin,
+        env: &CallEnv,
+        patterns: Option<&Arc<Patterns>>,
+    ) -> Result<Self> {
+        let input = Input::open(stdin).map_err(no_pipes)?;
+        let outlet = |stream| Outlet::open(dir, stream, patterns).map_err(no_pipes);
+        let (mut stdout, mut stderr) = (outlet(Stream::Stdout)?, outlet(Stream::Stderr)?);
+        let mut kept = std::mem::take(&mut stdout.kept);
+        kept.append(&mut stderr.kept);
+        let secrets = secrets(env, &mut kept)?;
+        Ok(Self {
+            input,
+            stdout,
+            stderr,
+            kept,
+            secrets,
         })
     }
 }

@@ -30,6 +30,8 @@ pub mod adopt;
 mod lost;
 /// Starts runs, within bounds.
 pub mod engine;
+/// Whether a call is to start a run.
+mod ticket;
 /// One run, as callers hold it.
 pub mod run;
 /// The task of a run: output until its end, the end, and what is left afterwards.
@@ -62,11 +64,12 @@ pub mod stream;
 pub mod view;
 
 pub use end::{EndReason, RunResult};
-pub use engine::{Engine, EngineSettings, Launch, Origin, Started, Ticket};
+pub use engine::{Engine, EngineSettings, Origin, Started};
 pub use entry::Extent;
 pub use environment::Secret;
 pub use log::Stream;
 pub use run::Run;
 pub use spec::{RawCommand, RawRunSpec, RunSpec, Stdin};
 pub use table::{Page, RunTable, Which};
+pub use ticket::{Launch, Ticket};
 pub use timeout::{RawDuration, TimeoutPolicy};

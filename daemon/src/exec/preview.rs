@@ -43,7 +43,8 @@ fn beginning(command: &Command) -> (String, bool) {
         }
         let room = LOOKED_AT_MAX_BYTES.saturating_sub(text.len());
         if part.len() > room {
-            text.push_str(&part[..part.floor_char_boundary(room)]);
+            let end = (0..=room).rev().find(|end| part.is_char_boundary(*end));
+            text.push_str(&part[..end.unwrap_or(0)]);
             return (text, true);
         }
         text.push_str(part);

@@ -71,6 +71,12 @@ impl Retention {
         self.settled_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// What the logs of settled runs take.
+    #[cfg(test)]
+    pub(super) fn settled_bytes(&self) -> u64 {
+        self.settled_bytes.load(Ordering::Relaxed)
+    }
+
     /// Looks after all of it, for as long as the daemon lives.
     pub(super) async fn keep(self: Arc<Self>) {
         let mut expired = Instant::now();

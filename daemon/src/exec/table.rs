@@ -214,3 +214,6 @@ fn unreachable() -> Error {
     )
     .hint("the state of the sandbox says why")
 }
+
+#[cfg(test)]
+mod tests;
