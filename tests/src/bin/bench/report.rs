@@ -73,13 +73,15 @@ impl Line {
 
     /// What the goal says, and whether it is met.
     fn verdict(&self) -> String {
-        let Some((ratio, p50)) = self.ratio.zip(self.p50) else {
+        let Some(p50) = self.p50 else {
             return self.reason.clone();
         };
+        let ratio = || self.ratio.unwrap_or(f64::NAN);
         let (goal, met) = match self.goal {
-            Goal::Ceiling(most) => (format!("≤ {most:.3}"), ratio <= most),
-            Goal::Floor(least) => (format!("≥ {least:.3}"), ratio >= least),
+            Goal::Ceiling(most) => (format!("≤ {most:.3}"), ratio() <= most),
+            Goal::Floor(least) => (format!("≥ {least:.3}"), ratio() >= least),
             Goal::KibCeiling(most) => (format!("≤ {most:.0} KiB"), p50 <= most),
+            Goal::MillisCeiling(most) => (format!("≤ {most:.0} ms"), p50 <= most),
         };
         format!("{goal} {}", if met { "met" } else { "MISSED" })
     }

@@ -49,6 +49,8 @@ pub(crate) enum Goal {
     Floor(f64),
     /// So many KiB at most, whatever the baseline.
     KibCeiling(f64),
+    /// So many milliseconds at most, whatever the baseline.
+    MillisCeiling(f64),
 }
 
 /// What came of measuring a row.
@@ -102,6 +104,15 @@ pub(crate) async fn in_turn(
         }
     }
     Ok(Outcome::Measured(samples))
+}
+
+/// Measures Lodge alone, where there is nothing to compare it with. `pause` passes before each call.
+pub(crate) async fn alone(
+    rounds: usize,
+    pause: Duration,
+    own: impl AsyncFnMut() -> Result<Vec<f64>>,
+) -> Result<Outcome> {
+    in_turn(rounds, pause, own, async || Ok(Vec::new())).await
 }
 
 /// A duration as the sample of a row in milliseconds.

@@ -2,7 +2,10 @@
 
 mod acquire_run_vs_docker_run;
 mod acquire_run_vs_runc_run;
+mod attach_vs_read_log;
+mod freeze_and_thaw;
 mod idle_sandbox_rss;
+mod recovery;
 mod run_true_idle_vs_posix_spawn;
 mod run_true_vs_docker_exec;
 mod run_true_vs_posix_spawn;
@@ -26,6 +29,12 @@ pub(crate) static ALL: &[Row] = &[
     acquire_run_vs_runc_run::ROW,
     acquire_run_vs_docker_run::ROW,
     idle_sandbox_rss::ROW,
+    idle_sandbox_rss::FROZEN_ROW,
+    freeze_and_thaw::FREEZE,
+    freeze_and_thaw::THAW,
+    attach_vs_read_log::ROW,
+    recovery::OF_100,
+    recovery::OF_500,
     stream_1gib_vs_pipe::ROW,
     stream_1gib_vs_pipe::LINES_ROW,
     runs_50_concurrent_vs_posix_spawn::ROW,

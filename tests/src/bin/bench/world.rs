@@ -13,7 +13,7 @@ use crate::spawner::Spawner;
 /// Name of the sandbox that the rows about runs use.
 const SANDBOX: &str = "bench";
 /// A line of log per call is not what is measured.
-const LOG_LEVEL: &str = "log_level = \"warn\"\n";
+pub(crate) const LOG_LEVEL: &str = "log_level = \"warn\"\n";
 
 /// As whom and with what a run in the sandbox works: the other sides do the same.
 #[derive(Debug, Clone)]

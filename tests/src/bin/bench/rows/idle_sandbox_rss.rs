@@ -1,5 +1,6 @@
 //! What an idle sandbox costs beside its own processes: the holders' memory and what the daemon and its launcher grew
-//! by, for each of 100 sandboxes, against containerd's shim, which every container of Docker has.
+//! by, for each of 100 sandboxes, against containerd's shim, which every container of Docker has. And what a frozen one
+//! costs with a process of its own in it, against the same before it was frozen.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use lodge_tests::{cgroup, host};
 
 use crate::docker::Docker;
 use crate::memory::{sum_kib, with_arguments};
-use crate::row::{Compared, Goal, Outcome, Row, in_turn};
+use crate::row::{Compared, Goal, Outcome, Row, Samples, in_turn};
 
 /// Sandboxes that are idle at once.
 const SANDBOXES: usize = 100;
@@ -49,6 +50,34 @@ pub(crate) const ROW: Row = Row {
             let outcome = in_turn(samples, Duration::ZERO, async || idle.measure(), shims).await;
             idle.delete(&world.client).await?;
             outcome
+        })
+    },
+};
+
+/// A process that the sandboxes of the frozen row have: a shell with something in its memory.
+const HOLDS_MEMORY: &str = "x=$(head -c 4000000 /dev/zero | tr '\\0' x); while sleep 3600; do :; done >/dev/null 2>&1 </dev/null &";
+
+pub(crate) const FROZEN_ROW: Row = Row {
+    name: "frozen_sandbox_rss",
+    unit: "KiB",
+    baseline: "the same before the freeze",
+    compared: Compared::P50,
+    goal: Goal::Ceiling(1.0),
+    measure: |world, _| {
+        Box::pin(async move {
+            let idle = Idle::acquire(&world.client, &world.daemon).await?;
+            let mut measured = Samples::default();
+            for number in 0..SANDBOXES {
+                let run = world.client.at(name(number)).run(HOLDS_MEMORY).await?;
+                ensure!(run.outcome.left_running > 0, "no process holds memory");
+            }
+            measured.baseline = idle.measure_all(&world.daemon)?;
+            for number in 0..SANDBOXES {
+                world.client.at(name(number)).pause().await?;
+            }
+            measured.own = idle.measure_all(&world.daemon)?;
+            idle.delete(&world.client).await?;
+            Ok(Outcome::Measured(measured))
         })
     },
 };
@@ -95,6 +124,13 @@ impl Idle {
     fn measure(&self) -> Result<Vec<f64>> {
         let growth = sum_kib(&self.services)? - self.services_before_kib;
         Ok(vec![(sum_kib(&self.holders)? + growth) / SANDBOXES as f64])
+    }
+
+    /// With the sandboxes' own processes.
+    fn measure_all(&self, daemon: &Daemon) -> Result<Vec<f64>> {
+        let growth = sum_kib(&self.services)? - self.services_before_kib;
+        let members: Vec<i32> = cgroup::members(&daemon.cgroup())?.into_iter().collect();
+        Ok(vec![(sum_kib(&members)? + growth) / SANDBOXES as f64])
     }
 
     async fn delete(&self, client: &Client) -> Result<()> {
