@@ -167,6 +167,8 @@ impl<R: Runtime> Actor<R> {
     }
 
     async fn launch(&mut self) -> Result<R::Live> {
+        // Before it runs: what was noted would have the next daemon stop it again, or delete it.
+        self.on_used().await;
         let started = self.runtime.start(self.record()?).await?;
         let live = started.live.clone();
         self.enter_started(started);
