@@ -118,13 +118,18 @@ impl World {
                 alive.motion = motion;
                 Ok(())
             }
-            _ => Err(Error::new(
-                ErrorKind::Unavailable,
-                "SANDBOX_STOPPED",
-                "its processes are gone",
-            )),
+            _ => Err(gone()),
         }
     }
+}
+
+/// The error of a change of what has no processes any more.
+fn gone() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "SANDBOX_STOPPED",
+        "its processes are gone",
+    )
 }
 
 impl Alive {
@@ -236,9 +241,11 @@ impl Runtime for Fake {
     async fn limit(&self, live: FakeLive, relimit: Relimit) -> Result<Vec<LimitStatus>> {
         let limits = self.statuses(&relimit.new)?;
         self.change("limit", |world| {
-            let alive = world.alive.contains_key(&live.id);
-            assert!(alive, "limits are set on what is alive");
-            Ok(limits)
+            let alive = world.alive.get(&live.id);
+            match alive.is_some_and(|alive| alive.life == live.life) {
+                true => Ok(limits),
+                false => Err(gone()),
+            }
         })
         .await
     }

@@ -98,6 +98,9 @@ mod lifecycle_tests;
 /// Listing and watching many of them.
 #[cfg(test)]
 mod view_tests;
+/// The same, by random sequences against a model.
+#[cfg(test)]
+mod model_tests;
 
 pub use activity::{StreamUse, Use};
 pub use filter::Filter;

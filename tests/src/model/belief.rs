@@ -184,6 +184,16 @@ fn explain(before: &Belief, done: &Done, company: Company) -> Vec<Belief> {
         Answer::Refused(reason) if company.ending && reason == NOT_RUNNING && is_run(done.step) => {
             unchanged()
         }
+        // Who needs it starts it, finds it frozen, and thaws it.
+        Answer::Is(SandboxState::Frozen) if done.step == Step::Pause && company.running => {
+            match effect(before, Step::Resume) {
+                Ok(thawed) => effect(before, Step::Pause)
+                    .into_iter()
+                    .chain([thawed])
+                    .collect(),
+                Err(_) => Vec::new(),
+            }
+        }
         Answer::Deleted if company.deleting && *before == Belief::Absent => unchanged(),
         Answer::Cut if company.ending && is_run(done.step) => half_done(before, done.step),
         Answer::Count(count) if company.running || company.ending => match before {

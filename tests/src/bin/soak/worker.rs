@@ -181,6 +181,8 @@ const MIX: &[(u64, Option<Step>)] = &[
     (1, Some(Step::Leave)),
     (1, Some(Step::Processes)),
     (1, Some(Step::Get)),
+    (4, Some(Step::Pause)),
+    (2, Some(Step::Resume)),
     (2, Some(Step::Stop)),
     (2, Some(Step::Start)),
     (4, Some(Step::Delete)),
