@@ -173,7 +173,8 @@ async fn a_watch_goes_on_after_a_restart_and_finds_out_what_went_meanwhile() {
     let mut events = client.watch().label("team", "a").await.unwrap();
     let mut told = Vec::new();
     for _ in 0..8 {
-        told.push(match events.next().await.unwrap().unwrap() {
+        let next = tokio::time::timeout(Duration::from_secs(20), events.next());
+        told.push(match next.await.unwrap().unwrap().unwrap() {
             SandboxEvent::Changed(info) => format!("{} {}", info.name, info.state),
             SandboxEvent::Deleted { name, .. } => format!("{name} deleted"),
             SandboxEvent::Synced => "synced".to_owned(),

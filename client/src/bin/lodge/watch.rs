@@ -1,5 +1,6 @@
 //! `lodge watch`: changes of sandboxes as they happen.
 
+use std::collections::HashMap;
 use std::time::SystemTime;
 
 use anyhow::Result;
@@ -37,30 +38,44 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
         watch = watch.label(name, value);
     }
     let mut events = watch.await?;
+    let mut shown = Shown::default();
     while let Some(event) = events.next().await {
         let event = event?;
         if args.json {
             terminal::data(&json::sandbox_event(&event).to_string())?;
-        } else if let Some(line) = line(&event) {
+        } else if let Some(line) = shown.line(&event) {
             terminal::data(&line)?;
         }
     }
     Ok(())
 }
 
-/// Nothing where a person has nothing from it.
-fn line(event: &SandboxEvent) -> Option<String> {
-    let (name, what) = match event {
-        SandboxEvent::Changed(sandbox) => (&sandbox.name, doing(sandbox)),
-        SandboxEvent::Deleted { name, .. } => (name, "deleted".to_owned()),
-        _ => return None,
-    };
+/// What was shown of each sandbox last, by its id.
+#[derive(Default)]
+struct Shown(HashMap<String, String>);
+
+impl Shown {
+    /// Nothing where a person has nothing from it: as where what has changed is not shown.
+    fn line(&mut self, event: &SandboxEvent) -> Option<String> {
+        match event {
+            SandboxEvent::Changed(sandbox) => {
+                let doing = doing(sandbox);
+                let last = self.0.insert(sandbox.id.clone(), doing.clone());
+                (last.as_ref() != Some(&doing)).then(|| line(&sandbox.name, &doing))
+            }
+            SandboxEvent::Deleted { id, name } => {
+                self.0.remove(id);
+                Some(line(name, "deleted"))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn line(name: &str, what: &str) -> String {
     let now = units::time(Some(SystemTime::now()));
-    Some(format!(
-        "{now}  {}  {}",
-        terminal::escape(name),
-        terminal::escape(&what)
-    ))
+    let (name, what) = (terminal::escape(name), terminal::escape(what));
+    format!("{now}  {name}  {what}")
 }
 
 fn doing(sandbox: &SandboxInfo) -> String {
