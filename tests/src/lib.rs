@@ -5,6 +5,7 @@
 
 pub mod api; // the gRPC clients on one connection
 pub mod arena; // an attacked sandbox beside a neighbour, and what must hold after the attack
+pub mod attached; // attaching to a run
 pub mod binary; // where the product's binaries are
 pub mod cgroup; // the host's cgroup trees, seen from outside: find, kill, remove
 pub mod cli; // the `lodge` command, run as a user runs it
@@ -17,6 +18,7 @@ pub mod image; // the base image, imported once, and small images made from the 
 pub mod live; // a streaming run
 pub mod model; // a reference model of one sandbox, and what a caller does to it
 pub mod notify; // readiness by sd_notify's protocol
+pub mod proxy; // a proxy between client and daemon, to be broken by a test
 pub mod prober; // raw system calls from inside, in Python
 pub mod room; // a sandbox to run things in
 pub mod slot; // a place of one's own on the host: directories, cgroup name, uid range; swept before use

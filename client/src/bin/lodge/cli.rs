@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 use lodge_client::{Client, DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 
 use crate::{
-    completion, create, doctor, image, inspect, kill, logs, ls, pause, ps, resume, rm, run, start,
-    stats, stop, update, version, watch,
+    attach, completion, create, doctor, image, inspect, kill, logs, ls, pause, ps, resume, rm, run,
+    runs, start, stats, stop, update, version, watch,
 };
 
 /// Run commands in persistent, isolated Linux sandboxes.
@@ -16,7 +16,7 @@ use crate::{
 #[command(
     name = "lodge",
     version,
-    after_help = "Exit codes: those of the command for `run`; 125 if Lodge itself failed (usage, daemon, connection)."
+    after_help = "Exit codes: those of the command for `run` and `attach`; 125 if Lodge itself failed (usage, daemon, connection)."
 )]
 pub(crate) struct Cli {
     /// Where the daemon listens: unix:///path/to/socket or http://host:port
@@ -49,6 +49,8 @@ enum Command {
     Watch(watch::Args),
     Ps(ps::Args),
     Kill(kill::Args),
+    Runs(runs::Args),
+    Attach(attach::Args),
     Logs(logs::Args),
     Image(image::Args),
     Doctor(doctor::Args),
@@ -64,6 +66,8 @@ impl Cli {
         };
         match self.command {
             Command::Run(args) => return run::execute(args, &daemon).await,
+            Command::Attach(args) => return attach::execute(args, &daemon).await,
+            Command::Logs(args) => return logs::execute(args, &daemon).await,
             Command::Doctor(args) => return doctor::execute(args, &daemon).await,
             Command::Pause(args) => return pause::execute(args, &daemon).await,
             Command::Resume(args) => return resume::execute(args, &daemon).await,
@@ -78,7 +82,7 @@ impl Cli {
             Command::Watch(args) => watch::execute(args, &daemon).await?,
             Command::Ps(args) => ps::execute(args, &daemon).await?,
             Command::Kill(args) => kill::execute(args, &daemon).await?,
-            Command::Logs(args) => logs::execute(args, &daemon).await?,
+            Command::Runs(args) => runs::execute(args, &daemon).await?,
             Command::Image(args) => image::execute(args, &daemon).await?,
             Command::Version(args) => version::execute(args, &daemon).await?,
             Command::Completion(args) => completion::execute(args)?,

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use lodge_client::{
-    Captured, Check, DoctorReport, Image, LimitStatus, NodeInfo, Outcome, Output, Process,
-    SandboxEvent, SandboxInfo, SandboxStats,
+    Captured, Check, DoctorReport, Image, LimitStatus, LogExtent, NodeInfo, Outcome, Output,
+    Process, RunInfo, SandboxEvent, SandboxInfo, SandboxStats,
 };
 use serde_json::{Map, Value, json};
 
@@ -61,6 +61,28 @@ fn captured(name: &str, captured: &Captured, object: &mut Map<String, Value>) {
             json!(BASE64.encode(&captured.tail)),
         );
     }
+}
+
+/// A run, live or ended. `end` is as the result of a run, without its output; null while its command lives.
+pub(crate) fn run(run: &RunInfo) -> Value {
+    let extent = |extent: &LogExtent| {
+        json!({
+            "bytes": extent.total_bytes,
+            "gap_from": extent.gap.start,
+            "gap_to": extent.gap.end,
+        })
+    };
+    json!({
+        "run_id": run.run_id,
+        "request_id": run.request_id,
+        "command": run.command,
+        "live": run.is_live(),
+        "started_at": time(run.started_at),
+        "ended_at": time(run.ended_at),
+        "end": run.outcome.as_ref().map(outcome),
+        "stdout": extent(&run.stdout),
+        "stderr": extent(&run.stderr),
+    })
 }
 
 /// Milliseconds with at most three decimals; null where it is not known.

@@ -3,6 +3,7 @@
 //! One file per subcommand, named after it. Data goes to standard output, messages to standard error. Nothing here knows
 //! the wire: all goes through the `lodge-client` crate.
 
+mod attach; // `lodge attach`
 mod completion; // `lodge completion`
 mod create; // `lodge create`
 mod doctor; // `lodge doctor`
@@ -16,6 +17,7 @@ mod ps; // `lodge ps`
 mod resume; // `lodge resume`
 mod rm; // `lodge rm`
 mod run; // `lodge run`
+mod runs; // `lodge runs`
 mod start; // `lodge start`
 mod stats; // `lodge stats`
 mod stop; // `lodge stop`
@@ -26,6 +28,8 @@ mod watch; // `lodge watch`
 mod cli; // the command line as a whole
 mod each; // a call for each of several sandboxes
 mod environment; // `-e`, `--secret`, `--env-file`
+mod follow; // a run's output and end
+mod grep; // `--grep` and its kin
 mod failure; // errors, as people and exit codes tell them
 mod idle_args; // `--freeze-after`, `--stop-after`, `--delete-after`
 mod interrupt; // what Ctrl-C does to a run

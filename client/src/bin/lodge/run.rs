@@ -1,20 +1,17 @@
 //! `lodge run`: a command's output as it comes, and its exit code as ours.
 
-use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use lodge_client::{
-    EndReason, Event, Outcome, ResumeMode, Run, RunStream, Sandbox, SandboxRef, StdStream,
-};
+use lodge_client::{Outcome, ResumeMode, Run, RunStream, Sandbox, SandboxRef};
 
 use crate::cli::Daemon;
 use crate::environment::Environment;
-use crate::failure::{Advice, LODGE_FAILED, ReaderGone};
+use crate::failure::{Advice, ReaderGone};
 use crate::interrupt::Interrupt;
 use crate::sandbox_arg::InSandbox;
-use crate::{json, terminal, units};
+use crate::{follow, json, terminal, units};
 
 /// Bytes kept of each stream with `--json` unless told otherwise; the API's default.
 const DEFAULT_OUTPUT: &str = "1MiB";
@@ -26,7 +23,7 @@ const DEFAULT_OUTPUT: &str = "1MiB";
 ///
 /// The sandbox is created if there is none of that name, and its files stay. Output is passed through as it comes.
 /// Standard input is left alone without -i; the command then reads /dev/null. Ctrl-C ends the command with all that it
-/// started; a second one leaves at once.
+/// started; a second one leaves at once. A restart of the daemon in the middle changes nothing.
 ///
 /// Exit code: the command's; 128+n if signal n ended it; 124 after its timeout; 127 if it was not found, 126 if it could
 /// not be executed; 125 if Lodge itself failed.
@@ -54,6 +51,11 @@ pub(crate) struct Args {
     /// What to do if the sandbox is frozen: thaw it, or fail
     #[arg(long, value_name = "MODE", default_value = "auto")]
     resume: Resume,
+    /// Leave it running and print its id: `lodge attach` gets back to it, `lodge logs` shows what it wrote
+    ///
+    /// It still ends at its timeout; give -t 0 for none.
+    #[arg(short, long, conflicts_with_all = ["stdin", "json"])]
+    detach: bool,
     /// Print one JSON object with the result and the output, instead of the output as it comes
     ///
     /// stdout and stderr are text. Where that is not exact (cut, or not UTF-8) the bytes kept are there too, as
@@ -84,6 +86,11 @@ impl From<Resume> for ResumeMode {
 }
 
 pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
+    if args.detach {
+        let (_, _, run_id) = start(&args, daemon).await?;
+        terminal::data(&run_id)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let outcome = match args.json {
         false => stream(&args, daemon).await,
         true => match object(&args, daemon).await {
@@ -96,21 +103,21 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
     };
     let outcome = outcome?;
     if !args.json {
-        tell_end(&outcome);
+        follow::tell_end(&outcome);
     }
-    Ok(exit_code(&outcome))
+    Ok(follow::exit_code(&outcome))
 }
 
 /// Passes the output through.
 async fn stream(args: &Args, daemon: &Daemon) -> Result<Outcome> {
     let (sandbox, mut events, run_id) = start(args, daemon).await?;
-    let result = pass_through(&mut events).await;
+    let result = follow::pass_through(&mut events).await;
     if matches!(&result, Err(error) if error.is::<ReaderGone>()) {
         // As SIGPIPE would end a local command. That we leave is more important than that this works.
         let _ = sandbox.kill(run_id).await;
         return result;
     }
-    result.with_context(|| lost(&run_id))
+    result.with_context(|| follow::lost(&run_id))
 }
 
 /// Prints one object at the end.
@@ -120,14 +127,9 @@ async fn object(args: &Args, daemon: &Daemon) -> Result<Outcome> {
     let output = events
         .collect(budget)
         .await
-        .with_context(|| lost(&run_id))?;
+        .with_context(|| follow::lost(&run_id))?;
     terminal::data(&json::output(&output).to_string())?;
     Ok(output.outcome)
-}
-
-/// What can be said of a run whose stream failed.
-fn lost(run_id: &str) -> String {
-    format!("lost sight of run {run_id}, which may go on")
 }
 
 /// Starts the run and waits until it has an id.
@@ -141,11 +143,8 @@ async fn start(args: &Args, daemon: &Daemon) -> Result<(Sandbox, RunStream, Stri
     for (name, value) in secrets {
         run = run.secret(name, value);
     }
-    let mut events = run.stream().await?;
-    let run_id = match events.next().await.context("the stream is empty")?? {
-        Event::Started { run_id } => run_id,
-        _ => anyhow::bail!("the daemon did not tell the run's id first"),
-    };
+    let events = run.stream().await?;
+    let run_id = events.run_id().to_owned();
     interrupt.started(&run_id);
     Ok((sandbox, events, run_id))
 }
@@ -192,75 +191,5 @@ impl Args {
             true => run.stdin_reader(tokio::io::stdin()),
             false => run,
         }
-    }
-}
-
-async fn pass_through(events: &mut RunStream) -> Result<Outcome> {
-    while let Some(event) = events.next().await {
-        match event? {
-            Event::Started { .. } => {}
-            Event::Output {
-                stream: StdStream::Stdout,
-                data,
-                ..
-            } => {
-                terminal::raw(&mut io::stdout().lock(), &data)?;
-            }
-            Event::Output {
-                stream: StdStream::Stderr,
-                data,
-                ..
-            } => {
-                terminal::raw(&mut io::stderr().lock(), &data)?;
-            }
-            Event::Gap { stream, from, to } => {
-                let name = match stream {
-                    StdStream::Stdout => "standard output",
-                    StdStream::Stderr => "standard error",
-                };
-                terminal::note(&format!(
-                    "{} bytes of {name} are missing here",
-                    to.saturating_sub(from)
-                ));
-            }
-            Event::Exited(outcome) => return Ok(outcome),
-        }
-    }
-    Err(lodge_client::Error::StreamCut {
-        missing: "the run's end",
-    }
-    .into())
-}
-
-/// Says what the exit code alone does not.
-fn tell_end(outcome: &Outcome) {
-    let message = match outcome.end_reason {
-        _ if !outcome.message.is_empty() => &outcome.message,
-        EndReason::TimedOut => "the command reached its timeout and was ended",
-        EndReason::OomKilled => "the kernel ended the command for want of memory",
-        EndReason::Cancelled => "the command was ended by a caller",
-        EndReason::SandboxStopped => "the sandbox was stopped",
-        EndReason::Lost => {
-            "the sandbox's first process died; what became of the command is not known"
-        }
-        _ => "",
-    };
-    if !message.is_empty() {
-        terminal::note(message);
-    }
-    // Only for a person: it is not a failure, and programs have --json.
-    if outcome.left_running > 0 && terminal::is_watched() {
-        let (count, run) = (outcome.left_running, &outcome.run_id);
-        terminal::note(&format!(
-            "{count} of its processes live on; `lodge kill {run}` ends them"
-        ));
-    }
-}
-
-fn exit_code(outcome: &Outcome) -> ExitCode {
-    match outcome.end_reason {
-        // Nothing is known of the command, so the code must not look like its own.
-        EndReason::Lost => ExitCode::from(LODGE_FAILED),
-        _ => ExitCode::from(u8::try_from(outcome.exit_code).unwrap_or(LODGE_FAILED)),
     }
 }
