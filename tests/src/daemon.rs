@@ -232,6 +232,11 @@ impl Daemon {
         format!("unix://{}", self.slot.home().join("lodged.sock").display())
     }
 
+    /// The socket.
+    pub fn socket(&self) -> PathBuf {
+        self.slot.home().join("lodged.sock")
+    }
+
     /// The file that the daemon's log goes to.
     pub fn log_file(&self) -> PathBuf {
         self.slot.home().join("lodged.log")

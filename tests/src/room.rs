@@ -109,6 +109,32 @@ impl Room {
         Ok(self.api.exec().read_log(request).await?.into_inner())
     }
 
+    /// A request for the beginning of a run's standard output.
+    pub fn log_request(&self, run_id: &str) -> pb::ReadLogRequest {
+        pb::ReadLogRequest {
+            sandbox: by_id(self.id()),
+            run_id: run_id.into(),
+            stream: pb::Stream::Stdout.into(),
+            ..Default::default()
+        }
+    }
+
+    /// Searches a run's standard output; the error as the daemon gave it.
+    pub async fn search(
+        &self,
+        run_id: &str,
+        change: impl FnOnce(&mut pb::SearchLogRequest),
+    ) -> Result<pb::SearchLogResponse, Status> {
+        let mut request = pb::SearchLogRequest {
+            sandbox: by_id(self.id()),
+            run_id: run_id.into(),
+            stream: pb::Stream::Stdout.into(),
+            ..Default::default()
+        };
+        change(&mut request);
+        Ok(self.api.exec().search_log(request).await?.into_inner())
+    }
+
     /// The whole of a run's log, read range by range. Fails at a gap.
     pub async fn whole_log(&self, run_id: &str, stream: pb::Stream) -> Result<Vec<u8>> {
         let mut all = Vec::new();
