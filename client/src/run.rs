@@ -266,7 +266,6 @@ impl Run {
             cancel_on_disconnect: self.cancel_on_disconnect,
             resume: self.resume.to_wire(),
             request_id: self.request_id.clone().unwrap_or_default(),
-            ..Default::default()
         })
     }
 

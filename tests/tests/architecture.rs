@@ -281,10 +281,13 @@ const ROWS: &[&str] = &[
     "case_a4_",
     "case_a5_",
     "case_a6_",
+    "case_a8_",
     "case_b1_",
     "case_b2_",
     "case_b3_",
+    "case_b4_",
     "case_b5_",
+    "case_b6_",
     "case_c1_",
     "case_c2_",
     "case_c3_",
@@ -298,6 +301,8 @@ const ROWS: &[&str] = &[
     "case_e4_",
     "case_e5_",
     "case_e6_",
+    "case_e7_",
+    "case_e8_",
     "case_f1_",
     "case_f2_",
     "case_f3_",
@@ -354,6 +359,9 @@ const ROWS: &[&str] = &[
     "attack_a03_",
     "attack_a04_",
     "attack_a05_",
+    "attack_a13_",
+    "attack_a16_",
+    "attack_a18_",
 ];
 
 /// No row is lost by a rename.

@@ -124,9 +124,11 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
     ) -> Result<Response<Self::AttachStream>, Status> {
         let request = request.into_inner();
         let offsets = attach::offsets_from(&request);
-        let open = self.open_stream(&sandbox_ref(request.sandbox.clone())?)?;
+        let sandbox = sandbox_ref(request.sandbox.clone())?;
         let run = self.find(request.sandbox, &request.run_id).await?;
         let events = Events::from(run.clone(), offsets, self.streams.take()?)?;
+        // Only now: a call that is refused is no use of the sandbox.
+        let open = self.open_stream(&sandbox)?;
         Ok(Response::new(while_open(open, attach::serve(&run, events))))
     }
 

@@ -106,13 +106,14 @@ enum Beginning {
 fn tail_cut(window: &[u8], beginning: Beginning, lines: u32) -> usize {
     // The end of the last line ends no line before it.
     let body = window.strip_suffix(b"\n").unwrap_or(window);
-    let starts = || body.iter().enumerate().rev().filter(|(_, b)| **b == b'\n');
+    let mut newlines = body.iter().enumerate().filter(|(_, b)| **b == b'\n');
+    let first = newlines.clone().next();
     let wanted = lines as usize - 1;
-    match (starts().nth(wanted), beginning) {
+    match (newlines.nth_back(wanted), beginning) {
         (Some((newline, _)), _) => newline + 1,
         (None, Beginning::At) => 0,
         // Fewer whole lines than wanted: all that begin in the window, else the end of the last one.
-        (None, Beginning::After) => starts().last().map_or(1, |(newline, _)| newline + 1),
+        (None, Beginning::After) => first.map_or(1, |(newline, _)| newline + 1),
     }
 }
 
