@@ -153,6 +153,30 @@ async fn attack_d03_killed_holders_take_only_their_own_sandboxes() -> Result<()>
     daemon.stop()
 }
 
+/// The PID 1 of a paused sandbox is killed: its run is lost, nothing frozen stays, and its next run starts it.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d03_killed_holder_of_a_paused_sandbox() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("paused").await?;
+    let mut live = room.run("echo begun; sleep 300").start().await?;
+    live.wait_for("begun").await?;
+    let request = pb::PauseSandboxRequest {
+        sandbox: lodge_tests::api::by_id(room.id()),
+        ..Default::default()
+    };
+    daemon.api().sandboxes().pause(request).await?;
+    ensure!(state(&room).await? == SandboxState::Frozen);
+    signal(room.holder_pid(&daemon.cgroup())?, Signal::SIGKILL)?;
+    ensure!(live.end().await?.end_reason() == EndReason::Lost);
+    until("nothing of it runs", SOON, || async {
+        let gone = cgroup::members(&daemon.cgroup())?.is_empty();
+        Ok((gone && state(&room).await? == SandboxState::Stopped).then_some(()))
+    })
+    .await?;
+    ensure!(room.run("echo again").await?.ok()? == "again");
+    daemon.stop()
+}
+
 /// A PID 1 that is stopped from the host keeps no call for ever: calls of its sandbox get an error that says so, others work,
 /// it is all as before once it goes on, and it can be deleted while it is stopped.
 #[tokio::test(flavor = "multi_thread")]
