@@ -251,10 +251,10 @@ fn live_uids(proc: &Path) -> io::Result<BTreeSet<u32>> {
             continue;
         }
         // The owner of /proc/<pid> is root for a process that is not dumpable; the status file tells the truth.
-        if let Ok(status) = fs::read_to_string(proc.join(name).join("status")) {
-            if !has_ended(&status) {
-                uids.extend(uids_of(&status));
-            }
+        if let Ok(status) = fs::read_to_string(proc.join(name).join("status"))
+            && !has_ended(&status)
+        {
+            uids.extend(uids_of(&status));
         }
     }
     Ok(uids)
