@@ -66,8 +66,10 @@ pub struct Options {
     pub program: Option<PathBuf>,
     /// Where the daemon's log goes.
     pub log: LogTo,
-    /// How many sandboxes it has user ids for.
+    /// How many sandboxes its slot has user ids for.
     pub width: Width,
+    /// How many of these the daemon may use; all if not given.
+    pub uid_blocks: Option<u32>,
 }
 
 /// A running daemon.
@@ -108,10 +110,7 @@ impl Daemon {
         let slot = Slot::take(options.width)?;
         let images_dir = images_dir.unwrap_or_else(|| slot.state().join("images"));
         let config_file = slot.config_file();
-        fs::write(
-            &config_file,
-            config_text(&slot, &images_dir, &options.config),
-        )?;
+        fs::write(&config_file, config_text(&slot, &images_dir, &options))?;
         let api = Api::new(&slot.home().join("lodged.sock"))?;
         let mut daemon = Self {
             child: None,
@@ -271,6 +270,30 @@ impl Daemon {
         self.spawn()
     }
 
+    /// What it will find in its environment from its next start on.
+    pub fn set_env(&mut self, env: &[(&str, &str)]) {
+        let env = env
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        self.options.env = env.collect();
+    }
+
+    /// Whether it is still there, without waiting.
+    pub fn lives(&mut self) -> Result<bool> {
+        match &mut self.child {
+            Some(child) => Ok(child.try_wait()?.is_none()),
+            None => Ok(false),
+        }
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn ended(&mut self, within: Duration) -> Result<ExitStatus> {
+        let child = self.child.as_mut().context("the daemon runs")?;
+        let status = until_blocking("the daemon has ended", within, || Ok(child.try_wait()?))?;
+        self.child = None;
+        Ok(status)
+    }
+
     /// Ends it and removes everything.
     pub fn stop(mut self) -> Result<()> {
         self.terminate().map(drop)
@@ -343,7 +366,9 @@ pub fn command_without_route(program: &Path) -> Command {
     command
 }
 
-fn config_text(slot: &Slot, images_dir: &Path, more: &str) -> String {
+fn config_text(slot: &Slot, images_dir: &Path, options: &Options) -> String {
+    let more = options.config.as_str();
+    let uid_blocks = options.uid_blocks.unwrap_or_else(|| slot.uid_blocks());
     let state = slot.state().join("lodge");
     let home = slot.home();
     // Keys of `more` come first: a table in it would swallow what follows, so tables go last.
@@ -357,13 +382,12 @@ fn config_text(slot: &Slot, images_dir: &Path, more: &str) -> String {
          socket_group = \"root\"\n\
          cgroup_parent = {:?}\n\
          uid_range_start = {}\n\
-         uid_range_count = {}\n\
+         uid_range_count = {uid_blocks}\n\
          {tables}\n",
         home.join("run"),
         home.join("lodged.sock").display(),
         slot.cgroup(),
         slot.uid_start(),
-        slot.uid_blocks(),
     )
 }
 

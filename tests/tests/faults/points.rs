@@ -1,0 +1,104 @@
+//! Which faults there are to try: every point that the daemon has, and what must be so that it is reached.
+
+use std::fmt;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use lodge_tests::binary;
+
+/// What an earlier daemon must have left for a point to be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// The neighbour alone.
+    Nothing,
+    /// A sandbox whose PID 1 was killed while no daemon was there.
+    DeadHolder,
+    /// A directory of a create that did not come far.
+    Unfinished,
+}
+
+/// One fault.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    /// The point that must be reached.
+    pub(crate) point: String,
+    /// What the daemon is told.
+    pub(crate) text: String,
+    pub(crate) before: Before,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Fault {
+    fn at(point: &str, action: &str) -> Self {
+        Self {
+            point: point.to_owned(),
+            text: format!("{point}={action}"),
+            before: before(point),
+        }
+    }
+
+    /// Whether the daemon dies of it.
+    pub(crate) fn kills(&self) -> bool {
+        self.text.contains("=kill")
+    }
+
+    /// Whether it needs a log larger than what is kept of one.
+    pub(crate) fn needs_a_flood(&self) -> bool {
+        self.point.starts_with("log.punch")
+    }
+}
+
+fn before(point: &str) -> Before {
+    match point.trim_end_matches(".done") {
+        "recover.take up dead" => Before::DeadHolder,
+        "recover.discard unfinished" => Before::Unfinished,
+        _ => Before::Nothing,
+    }
+}
+
+/// The daemon's own list.
+fn names() -> Result<Vec<String>> {
+    let output = Command::new(binary::path("lodged")?)
+        .arg("fault-points")
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success(),
+        "lodged has no fault points: {}\nhint: cargo build --workspace --bins --features lodged/fault-points",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// `action` at every point that is reached without a failure elsewhere.
+pub(crate) fn faults(action: &str) -> Result<Vec<Fault>> {
+    let names = names()?.into_iter().filter(|name| !name.ends_with(".undo"));
+    Ok(names.map(|point| Fault::at(&point, action)).collect())
+}
+
+/// `action` where a step is taken back: after a failure of that very step, and after one of the table's last step.
+pub(crate) fn undos(action: &str) -> Result<Vec<Fault>> {
+    let names = names()?;
+    let mut all = Vec::new();
+    for point in names.iter().filter(|name| name.ends_with(".undo")) {
+        let step = point.trim_end_matches(".undo");
+        let table = step.split_once('.').map_or(step, |(table, _)| table);
+        let of_table = names
+            .iter()
+            .filter(|n| n.starts_with(table) && n.ends_with(".undo"));
+        let last = of_table
+            .last()
+            .map_or(step, |n| n.trim_end_matches(".undo"));
+        for failed in [format!("{step}=error@1"), format!("{last}.done=error@1")] {
+            let mut fault = Fault::at(point, action);
+            fault.text = format!("{failed},{}", fault.text);
+            all.push(fault);
+        }
+    }
+    Ok(all)
+}
