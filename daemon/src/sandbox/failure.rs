@@ -4,6 +4,7 @@
 use std::io;
 
 use lodge_kernel::cgroup;
+use nix::errno::Errno;
 
 use crate::error::{Error, ErrorKind, is_shortage};
 use crate::holder::HolderError;
@@ -81,6 +82,11 @@ impl From<HolderError> for Error {
                 "PID 1 of the sandbox does not answer",
             )
             .hint("if it lasts, stop the sandbox: the next run starts it anew"),
+            HolderError::Step(step)
+                if [Errno::ENOSPC as i32, Errno::EDQUOT as i32].contains(&step.errno) =>
+            {
+                host_disk_full()
+            }
             HolderError::Step(step) if is_shortage(step.errno) => {
                 let (name, object) = (&step.step, &step.object);
                 let text = format!("the host has no more of what {name} takes ({object})");
@@ -124,7 +130,7 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-fn host_disk_full() -> Error {
+pub(super) fn host_disk_full() -> Error {
     Error::new(
         ErrorKind::ResourceExhausted,
         "HOST_DISK_FULL",

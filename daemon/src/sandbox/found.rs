@@ -63,8 +63,9 @@ pub(super) async fn condition(host: &Host, record: Arc<Record>) -> Result<Condit
         .on_thread(move |platform| stop::existing_group(platform, &id))
         .await?;
     let Some(group) = group.map(Arc::new) else {
-        start::remove_socket(host.platform(), &record.id);
-        return Ok(Condition::Stopped);
+        return host
+            .on_thread(move |platform| Ok(stopped(platform, &record)))
+            .await;
     };
     let socket = start::holder_socket(host.platform(), &record.id);
     match reach(&group, &socket).await? {
@@ -115,8 +116,19 @@ fn alive(
 /// Without a holder, what is left in the cgroup is on its way out.
 fn dead(platform: &Platform, record: &Record, group: &SandboxGroup) -> Result<Condition<Host>> {
     stop::end_group(group)?;
+    Ok(stopped(platform, record))
+}
+
+/// It has no processes. One whose files or whose image's are missing is told apart here, before a caller meets it.
+fn stopped(platform: &Platform, record: &Record) -> Condition<Host> {
     start::remove_socket(platform, &record.id);
-    Ok(Condition::Stopped)
+    match start::what_is_missing(platform, record) {
+        None => Condition::Stopped,
+        Some(error) => {
+            tracing::error!(sandbox = %record.id, error = %error.chain(), "its files are missing");
+            Condition::Damaged(format!("it could not be started: {error}"))
+        }
+    }
 }
 
 /// Marks every uid range that is in use. A sandbox whose range another one has is damaged: a range is never shared.

@@ -21,6 +21,7 @@ pub(super) const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 pub(super) async fn freeze(host: &Host, live: Live) -> Result<()> {
     fault::point("pause.tell holder")?;
     live.holder.set_clocks(Clocks::Stopped).await?;
+    fault::point("pause.tell holder.done")?;
     let group = Arc::clone(&live.cgroup);
     let frozen = host
         .on_thread(move |_| fault::around("pause.freeze", || Ok(group.freeze(SETTLES_WITHIN)?)));

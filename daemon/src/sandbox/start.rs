@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
+use nix::errno::Errno;
 
+use super::failure::host_disk_full;
 use super::id::SandboxId;
 use super::launched;
 use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
@@ -16,13 +18,16 @@ use super::runtime::Started;
 use super::steps::{Step, nothing, run_all};
 use crate::error::{Error, ErrorKind, Result, chain};
 use crate::fault;
-use crate::holder::{Holder, LaunchSpec, NoNewPrivileges};
+use crate::holder::{Holder, HolderError, LaunchSpec, NoNewPrivileges};
 use crate::image::{Digest, Image, ImageRef};
 use crate::storage::RootLayers;
 use crate::store::Record;
 
 /// How long a launch may take. It takes milliseconds; this is for a host on its last legs, so that no start hangs for ever.
 const LAUNCH_PATIENCE: Duration = Duration::from_secs(30);
+/// With fewer free blocks or inodes than these a file system is as good as full: an overlay makes a few directories.
+const BLOCKS_TO_START: u64 = 16;
+const INODES_TO_START: u64 = 16;
 
 pub(super) struct Starting {
     platform: Arc<Platform>,
@@ -143,6 +148,23 @@ pub(super) fn image_of(platform: &Platform, record: &Record) -> Result<Image> {
         })
 }
 
+/// Why a sandbox could not be started, as far as that can be told from its files and its image's: what is missing is lost,
+/// or on a file system that is not mounted. Changes nothing.
+pub(super) fn what_is_missing(platform: &Platform, record: &Record) -> Option<Error> {
+    let opened = image_of(platform, record).and_then(|image| open(platform, record, &image));
+    opened.err()
+}
+
+fn open(platform: &Platform, record: &Record, image: &Image) -> Result<RootLayers> {
+    let layers: Vec<_> = image
+        .layers
+        .iter()
+        .map(|layer| layer.path.clone())
+        .collect();
+    let dir = platform.store.layer_dir(&record.id);
+    Ok(platform.storage.open(&dir, &layers)?)
+}
+
 fn find_image(starting: &mut Starting) -> Result<()> {
     starting.image = Some(image_of(&starting.platform, &starting.record)?);
     Ok(())
@@ -178,13 +200,7 @@ fn open_layers(starting: &mut Starting) -> Result<()> {
         ..
     } = starting;
     let image = image.as_ref().expect("an earlier step sets it");
-    let layers: Vec<_> = image
-        .layers
-        .iter()
-        .map(|layer| layer.path.clone())
-        .collect();
-    let dir = platform.store.layer_dir(&record.id);
-    starting.root = Some(platform.storage.open(&dir, &layers)?);
+    starting.root = Some(open(platform, record, image)?);
     Ok(())
 }
 
@@ -214,8 +230,24 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
     // The timer is made inside: it needs the runtime's clock.
     let launched = tokio::runtime::Handle::current()
         .block_on(async { tokio::time::timeout(LAUNCH_PATIENCE, launch).await });
-    starting.holder = Some(launched.map_err(|_| launch_timed_out())??);
+    let launched = launched.map_err(|_| launch_timed_out())?;
+    starting.holder = Some(launched.map_err(|error| not_launched(platform, record, error))?);
     Ok(())
+}
+
+/// Where an overlay finds no space for its own directory, the kernel mounts it read-only, and what fails is a later step.
+fn not_launched(platform: &Platform, record: &Record, error: HolderError) -> Error {
+    let read_only = matches!(&error, HolderError::Step(step) if step.errno == Errno::EROFS as i32);
+    let layer = platform.store.layer_dir(&record.id);
+    match rustix::fs::statvfs(&layer) {
+        Ok(disk)
+            if read_only
+                && (disk.f_bavail < BLOCKS_TO_START || disk.f_favail < INODES_TO_START) =>
+        {
+            host_disk_full().caused_by(error)
+        }
+        _ => error.into(),
+    }
 }
 
 /// What came of it is ended by the undo of the cgroup.

@@ -46,6 +46,10 @@ impl Storage for Overlay {
             .rev()
             .map(|layer| open_dir(layer))
             .collect::<Result<_, _>>()?;
+        // Never made anew: what is not there is lost, or on a file system that is not mounted.
+        for (name, _) in [UPPER, WORK] {
+            open_dir(&dir.join(name))?;
+        }
         Ok(RootLayers {
             lowers,
             writable: open_dir(dir)?,
@@ -100,6 +104,17 @@ mod tests {
         let temp = tempfile::tempdir().expect("temporary directory");
         let link = temp.path().join("link");
         std::os::unix::fs::symlink("/", &link).expect("link");
+        Overlay.prepare(temp.path()).expect("prepared");
         assert!(Overlay.open(temp.path(), &[link]).is_err());
+        assert!(Overlay.open(temp.path(), &[]).is_ok());
+    }
+
+    #[test]
+    fn what_a_sandbox_wrote_is_never_made_anew() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        Overlay.prepare(temp.path()).expect("prepared");
+        std::fs::remove_dir(temp.path().join("upper")).expect("removed");
+        assert!(Overlay.open(temp.path(), &[]).is_err());
+        assert!(!temp.path().join("upper").exists());
     }
 }

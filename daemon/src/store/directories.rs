@@ -169,8 +169,7 @@ impl Store {
     }
 
     fn load_one(&self, id: SandboxId) -> Loaded {
-        let path = self.dir(&id).join(RECORD_FILE);
-        match read_capped(&path) {
+        match self.read_record(&id) {
             Ok(bytes) => match Record::decode(&bytes, &id, &self.upgrade) {
                 Ok(record) => Loaded::Sandbox(Box::new(record)),
                 Err(damage) => Loaded::Damaged(id, damage),
@@ -191,6 +190,17 @@ impl Store {
                 )
             }
         }
+    }
+
+    fn read_record(&self, id: &SandboxId) -> io::Result<Vec<u8>> {
+        let dir = self.dir(id);
+        // A link, or a directory that others may write to, could lead to a record that they made.
+        let meta = fs::symlink_metadata(&dir)?;
+        if !meta.is_dir() || may_be_written_by_others(&meta) {
+            let text = "its directory is not root's alone";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        read_capped(&dir.join(RECORD_FILE))
     }
 
     /// Whether a directory without a record holds nothing that a sandbox ever wrote. The record is written before the
@@ -266,7 +276,7 @@ pub(super) fn make_private_dir(dir: &Path) -> Result<(), StoreError> {
         .create(dir)
         .map_err(|e| StoreError::io("create", dir, e))?;
     let meta = fs::symlink_metadata(dir).map_err(|e| StoreError::io("stat", dir, e))?;
-    if meta.mode() & 0o022 != 0 || meta.uid() != rustix::process::geteuid().as_raw() {
+    if may_be_written_by_others(&meta) {
         let mode = meta.mode() & 0o7777;
         return Err(StoreError::Exposed {
             dir: dir.to_owned(),
@@ -277,11 +287,19 @@ pub(super) fn make_private_dir(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
+fn may_be_written_by_others(meta: &fs::Metadata) -> bool {
+    meta.mode() & 0o022 != 0 || meta.uid() != rustix::process::geteuid().as_raw()
+}
+
 pub(super) fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(path)?;
+    if may_be_written_by_others(&file.metadata()?) {
+        let text = "others than root may write to it";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
     let mut bytes = Vec::new();
     file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > RECORD_BYTES_MAX {

@@ -138,14 +138,26 @@ fn checksum(text: &str) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
 }
 
+/// As much of an envelope of any version as tells whether the record in it is the one that was written.
+#[derive(Deserialize)]
+struct Sealed<'a> {
+    sha256: String,
+    #[serde(borrow)]
+    record: &'a RawValue,
+}
+
 /// What a damaged record still tells. None of it is trusted for more than to list the sandbox and to keep its name and
 /// range from being given to another.
 fn salvage(bytes: &[u8], reason: String) -> Damage {
     let any: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
     let text = |pointer| any.pointer(pointer).and_then(serde_json::Value::as_str);
+    // A tenant whose name has a wrong bit is nobody: no caller would see the sandbox again.
+    let whole = serde_json::from_slice::<Sealed<'_>>(bytes)
+        .is_ok_and(|sealed| checksum(sealed.record.get()) == sealed.sha256);
+    let tenant = text("/record/spec/tenant").filter(|_| whole);
     Damage {
         reason,
-        tenant: text("/record/spec/tenant").and_then(|text| Tenant::parse(text).ok()),
+        tenant: tenant.and_then(|text| Tenant::parse(text).ok()),
         name: text("/record/spec/name").and_then(|text| SandboxName::parse(text).ok()),
         uid_base: any
             .pointer("/record/uid_base")
