@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::mount::{MsFlags, mount};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -70,6 +71,8 @@ pub struct Options {
     pub width: Width,
     /// How many of these the daemon may use; all if not given.
     pub uid_blocks: Option<u32>,
+    /// The state directory is a file system of its own, in memory, with these options of `mount`.
+    pub state_fs: Option<String>,
 }
 
 /// A running daemon.
@@ -111,6 +114,9 @@ impl Daemon {
         let images_dir = images_dir.unwrap_or_else(|| slot.state().join("images"));
         let config_file = slot.config_file();
         fs::write(&config_file, config_text(&slot, &images_dir, &options))?;
+        if let Some(size) = &options.state_fs {
+            mount_state(&slot.state().join("lodge"), size)?;
+        }
         let api = Api::new(&slot.home().join("lodged.sock"))?;
         let mut daemon = Self {
             child: None,
@@ -389,6 +395,15 @@ fn config_text(slot: &Slot, images_dir: &Path, options: &Options) -> String {
         slot.cgroup(),
         slot.uid_start(),
     )
+}
+
+/// The slot unmounts it.
+fn mount_state(dir: &Path, options: &str) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    let kind = Some("tmpfs");
+    let options = format!("mode=0700,{options}");
+    mount(kind, dir, kind, MsFlags::empty(), Some(options.as_str()))
+        .with_context(|| format!("mount {}", dir.display()))
 }
 
 /// Makes a directory that only root may enter.

@@ -21,6 +21,7 @@ pub mod notify; // readiness by sd_notify's protocol
 pub mod proxy; // a proxy between client and daemon, to be broken by a test
 pub mod prober; // raw system calls from inside, in Python
 pub mod room; // a sandbox to run things in
+pub mod strace; // single system calls that fail, by strace
 pub mod slot; // a place of one's own on the host: directories, cgroup name, uid range; swept before use
 pub mod wait; // waiting for an event, with a deadline
 pub mod watcher; // what a watcher is told

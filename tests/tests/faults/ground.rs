@@ -12,13 +12,14 @@ use lodge_tests::arena::{HEALTH_WITHIN, NEIGHBOUR_WITHIN, no_timeout};
 use lodge_tests::daemon::{Daemon, Options};
 use lodge_tests::room::Room;
 use lodge_tests::slot::UID_BLOCK;
+use lodge_tests::strace::Strace;
 use lodge_tests::wait::until;
 use lodge_tests::{cgroup, host};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::points::{Before, Fault};
-use crate::tour::{Told, tour};
+use crate::tour::{Flood, LABEL, Told, tour};
 
 /// A daemon that was killed can be waited for within this time.
 pub(crate) const DEAD_WITHIN: Duration = Duration::from_secs(5);
@@ -105,6 +106,26 @@ impl Ground {
         self.check(&name, &told, then).await
     }
 
+    /// Kills the daemon in the n-th call of one kind that a thread of it makes. Whether it came to that.
+    pub(crate) async fn survives_call(&mut self, call: &str, n: u32) -> Result<bool> {
+        self.tried += 1;
+        let name = format!("victim-{}", self.tried);
+        let inject = format!("{call}:signal=KILL:when={n}");
+        let log = self.daemon.slot().home().join("strace");
+        let strace = Strace::attach(self.daemon.pid()?, call, Some(&inject), log)?;
+        let told = tour(&mut self.daemon, &name, Flood::No).await?;
+        strace.detach()?;
+        let killed = told.end.is_some() || !self.daemon.lives()?;
+        if killed {
+            if told.end.is_none() {
+                self.daemon.ended(DEAD_WITHIN)?;
+            }
+            self.daemon.start_again()?;
+        }
+        self.check(&name, &told, Then::Restart).await?;
+        Ok(killed)
+    }
+
     /// Puts what the next daemon is to find, and ends this one.
     async fn prepare(&mut self, before: Before, name: &str) -> Result<()> {
         match before {
@@ -129,8 +150,9 @@ impl Ground {
 
     /// Does the tour, and sees meanwhile that the others are served.
     async fn tour(&mut self, fault: &Fault, name: &str) -> Result<Told> {
+        let flood = fault.flood();
         if !fault.text.contains("=delay") {
-            return tour(&mut self.daemon, name, fault.needs_a_flood()).await;
+            return tour(&mut self.daemon, name, flood).await;
         }
         let (api, neighbour) = (self.daemon.api().clone(), self.neighbour.clone());
         let others = async {
@@ -145,7 +167,7 @@ impl Ground {
             }
         };
         tokio::select! {
-            told = tour(&mut self.daemon, name, fault.needs_a_flood()) => told,
+            told = tour(&mut self.daemon, name, flood) => told,
             wrong = others => wrong,
         }
     }
@@ -226,6 +248,15 @@ impl Ground {
             SandboxState::Frozen,
         ];
         ensure!(good.contains(&seen.state()), "{seen:?}");
+        let label = seen.labels.get(LABEL);
+        ensure!(
+            if told.updated {
+                label == Some(&seen.name)
+            } else {
+                label.is_none_or(|l| *l == seen.name)
+            },
+            "{seen:?}"
+        );
         if let Some(before) = &told.room {
             ensure!(before.id() == room.id(), "it is another one now");
         }

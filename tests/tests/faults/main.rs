@@ -7,7 +7,7 @@ mod ground; // a daemon with a neighbour, on which one fault after another is tr
 mod points; // which faults there are to try
 mod tour; // what is done with a sandbox while the fault is waited for
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use ground::{Ground, Then};
 use points::{Fault, faults};
@@ -68,4 +68,39 @@ async fn attack_d25_panic_at_every_point() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_d17_delayed_at_every_point() -> Result<()> {
     sweep(faults("delay:400@1")?, Then::GoOn).await
+}
+
+/// Calls in which the daemon is killed, and up to which one of a kind that a thread makes.
+const CALLS: &[(&str, u32)] = &[
+    ("mkdir", 4),
+    ("rename", 3),
+    ("fsync", 5),
+    ("unlink", 3),
+    ("unlinkat", 6),
+    ("rmdir", 8),
+    ("openat", 8),
+    ("write", 8),
+    ("sendmsg", 4),
+    ("splice", 2),
+    ("memfd_create", 1),
+    ("fchmod", 2),
+];
+
+/// Killed in a system call, between whatever points there are: those that change the disk, cgroups or PID 1.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d02_killed_in_system_calls() -> Result<()> {
+    let mut ground = Ground::new().await?;
+    let (mut tried, mut killed) = (0, 0);
+    for (call, most) in CALLS {
+        for n in 1..=*most {
+            tried += 1;
+            let outcome = ground.survives_call(call, n).await;
+            killed += u32::from(outcome.with_context(|| format!("{call} {n}"))?);
+        }
+    }
+    ensure!(
+        killed * 3 > tried,
+        "it was killed {killed} times of {tried}"
+    );
+    Ok(())
 }

@@ -6,6 +6,8 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use lodge_tests::binary;
 
+use crate::tour::Flood;
+
 /// What an earlier daemon must have left for a point to be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
@@ -48,8 +50,12 @@ impl Fault {
     }
 
     /// Whether it needs a log larger than what is kept of one.
-    pub(crate) fn needs_a_flood(&self) -> bool {
-        self.point.starts_with("log.punch")
+    pub(crate) fn flood(&self) -> Flood {
+        if self.point.starts_with("log.punch") {
+            Flood::Yes
+        } else {
+            Flood::No
+        }
     }
 }
 
@@ -78,7 +84,15 @@ fn names() -> Result<Vec<String>> {
 /// `action` at every point that is reached without a failure elsewhere.
 pub(crate) fn faults(action: &str) -> Result<Vec<Fault>> {
     let names = names()?.into_iter().filter(|name| !name.ends_with(".undo"));
-    Ok(names.map(|point| Fault::at(&point, action)).collect())
+    let mut all = Vec::new();
+    for point in names {
+        all.push(Fault::at(&point, action));
+        if point.starts_with("record.") {
+            // The first record is of a create, the second one takes its place.
+            all.push(Fault::at(&point, &action.replace("@1", "@2")));
+        }
+    }
+    Ok(all)
 }
 
 /// `action` where a step is taken back: after a failure of that very step, and after one of the table's last step.

@@ -18,8 +18,17 @@ const FLOOD: &str = "head -c 34000000 /dev/zero";
 /// A value to mask.
 const SECRET: &str = "not for the log";
 
+/// A label that is set, to the sandbox's name.
+pub(crate) const LABEL: &str = "tour";
 /// The reason of a refusal by a sandbox that is damaged.
 const DAMAGED: &str = "SANDBOX_DAMAGED";
+
+/// Whether a command writes more than is kept of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flood {
+    No,
+    Yes,
+}
 
 /// What was answered.
 #[derive(Debug, Default)]
@@ -28,6 +37,8 @@ pub(crate) struct Told {
     pub(crate) room: Option<Room>,
     /// The file was written.
     pub(crate) written: bool,
+    /// The label was set.
+    pub(crate) updated: bool,
     /// A delete was asked for, whether it was answered or not.
     pub(crate) delete_asked: bool,
     /// It was deleted.
@@ -48,7 +59,7 @@ enum Outcome<T> {
 }
 
 /// The tour, as far as the daemon lives to see it.
-pub(crate) async fn tour(daemon: &mut Daemon, name: &str, flood: bool) -> Result<Told> {
+pub(crate) async fn tour(daemon: &mut Daemon, name: &str, flood: Flood) -> Result<Told> {
     let mut told = Told::default();
     match go(daemon, name, flood, &mut told).await? {
         Outcome::Dead(status) => told.end = Some(status),
@@ -58,7 +69,7 @@ pub(crate) async fn tour(daemon: &mut Daemon, name: &str, flood: bool) -> Result
     Ok(told)
 }
 
-async fn go(daemon: &mut Daemon, name: &str, flood: bool, told: &mut Told) -> Result<Outcome<()>> {
+async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> Result<Outcome<()>> {
     macro_rules! answered {
         ($call:expr) => {
             match again(daemon, || $call).await? {
@@ -81,9 +92,27 @@ async fn go(daemon: &mut Daemon, name: &str, flood: bool, told: &mut Told) -> Re
     let secret = room.run("echo \"$S\"; echo err >&2").secret("S", SECRET);
     let ran = answered!(secret.clone().send());
     ensure!(!ran.text().contains(SECRET), "the secret was told");
-    if flood {
+    if flood == Flood::Yes {
         succeeded(&answered!(room.run(FLOOD).send()))?;
     }
+    let update = pb::UpdateSandboxRequest {
+        sandbox: by_id(room.id()),
+        set_labels: [(LABEL.to_owned(), name.to_owned())].into(),
+        ..Default::default()
+    };
+    answered!(async { api.sandboxes().update(update.clone()).await });
+    told.updated = true;
+    let pause = || pb::PauseSandboxRequest {
+        sandbox: by_id(room.id()),
+    };
+    let resume = || pb::ResumeSandboxRequest {
+        sandbox: by_id(room.id()),
+    };
+    answered!(async { api.sandboxes().pause(pause()).await });
+    answered!(async { api.sandboxes().resume(resume()).await });
+    answered!(async { api.sandboxes().pause(pause()).await });
+    // It thaws it.
+    succeeded(&answered!(room.run("cat file").send()))?;
     let stop = || pb::StopSandboxRequest {
         sandbox: by_id(room.id()),
     };
