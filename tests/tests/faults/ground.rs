@@ -240,7 +240,7 @@ impl Ground {
         let room = Room::new(self.daemon.api().clone(), seen.clone());
         if told.damaged && then == Then::GoOn {
             ensure!(!seen.state_reason.is_empty(), "{seen:?}");
-            return Ok(room.delete().await.context("delete what is damaged")?);
+            return room.delete().await.context("delete what is damaged");
         }
         let good = [
             SandboxState::Running,

@@ -102,11 +102,11 @@ pub(crate) fn undos(action: &str) -> Result<Vec<Fault>> {
     for point in names.iter().filter(|name| name.ends_with(".undo")) {
         let step = point.trim_end_matches(".undo");
         let table = step.split_once('.').map_or(step, |(table, _)| table);
-        let of_table = names
+        let mut of_table = names
             .iter()
             .filter(|n| n.starts_with(table) && n.ends_with(".undo"));
         let last = of_table
-            .last()
+            .next_back()
             .map_or(step, |n| n.trim_end_matches(".undo"));
         for failed in [format!("{step}=error@1"), format!("{last}.done=error@1")] {
             let mut fault = Fault::at(point, action);
