@@ -162,7 +162,6 @@ async fn attack_d03_killed_holder_of_a_paused_sandbox() -> Result<()> {
     live.wait_for("begun").await?;
     let request = pb::PauseSandboxRequest {
         sandbox: lodge_tests::api::by_id(room.id()),
-        ..Default::default()
     };
     daemon.api().sandboxes().pause(request).await?;
     ensure!(state(&room).await? == SandboxState::Frozen);

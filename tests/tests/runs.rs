@@ -293,6 +293,32 @@ fn runs_dir(daemon: &Daemon, room: &Room) -> PathBuf {
         .join("runs")
 }
 
+/// Fails unless run `n` has exited with its own code and has written every number once, in order.
+fn counted_to_its_end(n: usize, ended: pb::RunInfo, log: &str) -> Result<()> {
+    let result = ended.result.context("it has ended")?;
+    let expected = i32::try_from(n + 1)?;
+    ensure!(
+        result.end_reason() == EndReason::Exited && result.exit_code == expected,
+        "run {n}: {result:?}"
+    );
+    ensure!(result.stdout_bytes == u64::try_from(log.len())?);
+    let mut lines = log.lines();
+    let last = lines.next_back().context("it wrote something")?;
+    let numbers: Vec<&str> = lines.collect();
+    ensure!(
+        last == format!("end {}", numbers.len()),
+        "run {n} ends with {last:?}"
+    );
+    ensure!(
+        numbers
+            .iter()
+            .enumerate()
+            .all(|(i, line)| *line == i.to_string()),
+        "run {n} has other lines"
+    );
+    Ok(())
+}
+
 /// Kill -9 of the daemon while twenty runs stream: all go on, all are listed, and every exit code, reason and byte is exact,
 /// also of those that ended while no daemon was there.
 #[tokio::test(flavor = "multi_thread")]
@@ -349,28 +375,8 @@ async fn attack_d01_kill_9_while_twenty_runs_stream() -> Result<()> {
     room.run("touch late").await?.exited(0)?;
     for (n, run) in live.iter().enumerate() {
         let ended = room.ended_run(&run.run_id).await?;
-        let result = ended.result.context("it has ended")?;
-        let expected = i32::try_from(n + 1)?;
-        ensure!(
-            result.end_reason() == EndReason::Exited && result.exit_code == expected,
-            "run {n}: {result:?}"
-        );
-        let log = String::from_utf8(room.whole_log(&run.run_id, pb::Stream::Stdout).await?)?;
-        ensure!(result.stdout_bytes == u64::try_from(log.len())?);
-        let mut lines = log.lines();
-        let last = lines.next_back().context("it wrote something")?;
-        let numbers: Vec<&str> = lines.collect();
-        ensure!(
-            last == format!("end {}", numbers.len()),
-            "run {n} ends with {last:?}"
-        );
-        ensure!(
-            numbers
-                .iter()
-                .enumerate()
-                .all(|(i, line)| *line == i.to_string()),
-            "run {n} has other lines"
-        );
+        let log = room.whole_log(&run.run_id, pb::Stream::Stdout).await?;
+        counted_to_its_end(n, ended, &String::from_utf8(log)?)?;
     }
     daemon.kill9()?;
     daemon.start_again()?;

@@ -209,7 +209,7 @@ async fn who_watches_one_is_told_of_no_other_and_hears_its_end() {
     assert!(told_now(&mut reads).is_empty());
     registry.table().remove(&one);
     let gone = format!("{} deleted", one.id());
-    assert_eq!(told_now(&mut reads), [gone.clone()]);
+    assert_eq!(told_now(&mut reads), std::slice::from_ref(&gone));
     assert!(told_now(&mut sleeps).contains(&gone));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(matches!(reads.poll_told(&mut cx), Poll::Ready(None)));

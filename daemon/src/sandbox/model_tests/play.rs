@@ -226,15 +226,15 @@ impl Play {
 
     /// Nothing is stuck: what is not damaged can be used, everything can be deleted, and then the host is empty.
     fn end(mut self) -> Result<(), String> {
-        for of in 0..SANDBOXES {
+        for (of, name) in NAMES.iter().enumerate() {
             for op in [Op::Use(Resume::Auto, 1), Op::Delete, Op::Look] {
                 let timed = Timed { op, after: 0 };
                 let made = self.all_at_once(of, &[timed], None);
                 made.and_then(|()| self.check())
-                    .map_err(|why| format!("at the end, {op:?} of {}: {why}", NAMES[of]))?;
+                    .map_err(|why| format!("at the end, {op:?} of {name}: {why}"))?;
             }
             if self.beliefs[of] != Beliefs::from([Belief::Absent]) {
-                return Err(format!("{} was not deleted", NAMES[of]));
+                return Err(format!("{name} was not deleted"));
             }
         }
         let world = self.fake.world();
