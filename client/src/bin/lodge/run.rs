@@ -23,7 +23,8 @@ const DEFAULT_OUTPUT: &str = "1MiB";
 ///
 /// The sandbox is created if there is none of that name, and its files stay. Output is passed through as it comes.
 /// Standard input is left alone without -i; the command then reads /dev/null. Ctrl-C ends the command with all that it
-/// started; a second one leaves at once. A restart of the daemon in the middle changes nothing.
+/// started; a second one leaves at once. A restart of the daemon in the middle changes nothing, unless the command did not
+/// have all of its standard input by then: that is an error.
 ///
 /// Exit code: the command's; 128+n if signal n ended it; 124 after its timeout; 127 if it was not found, 126 if it could
 /// not be executed; 125 if Lodge itself failed.

@@ -10,7 +10,8 @@ use crate::{json, table, terminal, units};
 
 /// List the runs of a sandbox, the newest first
 ///
-/// Ended ones are kept for a day, at most 1000. Never wakes the sandbox. END is how a run ended, with its exit code.
+/// Ended ones are kept for a day, at most 1000; their output may go earlier, to make room. Never wakes the sandbox. END is
+/// how a run ended, with its exit code.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -1,3 +1,5 @@
+//! Searching logs on disk: matches, context, gaps, and bounds after which the next call goes on.
+
 use super::super::log::Budget;
 use super::*;
 
