@@ -319,7 +319,7 @@ impl<R: Runtime> Actor<R> {
             Refusal::NotYetCreated => "call again in a moment",
             Refusal::NotRunning => "start it first; a run does so by itself",
             Refusal::IsFrozen => "resume it, or call with `resume = AUTO`",
-            Refusal::IsDamaged => "delete it, or mend its record and restart lodged",
+            Refusal::IsDamaged => "mend what it says and restart lodged, or delete it",
             Refusal::IsBeingDeleted => "acquire it anew",
             Refusal::AlreadyCreated => "report this: it is a fault of Lodge",
         })
