@@ -18,9 +18,11 @@ FAULTS_MARK := this lodged has fault points
 # Which rows `make bench` measures (all by default) and how many samples each gets.
 ROWS ?=
 SAMPLES ?= 200
-# How long `make soak` goes on; or, instead, how many sandboxes come and go; and the seed of its load.
+# How long `make soak` goes on; or, instead, how many sandboxes come and go, or how often one is frozen and thawed; and the
+# seed of its load.
 MINUTES ?= 10
 CYCLES ?=
+FREEZES ?=
 SEED ?=
 
 # Where `install` takes the programs from.
@@ -84,10 +86,10 @@ doc: ## API documentation in target/doc
 	@.ci/deps.sh build
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-soak: release ## mixed load with kills of the daemon, and the slopes of what it uses; needs root; MINUTES=n SEED=n, or CYCLES=n
+soak: release ## mixed load with kills of the daemon, and the slopes of what it uses; needs root; MINUTES=n SEED=n, or CYCLES=n, or FREEZES=n
 	@$(call need_root,it makes sandboxes)
 	@images/build.sh base target/release/lodge
-	target/release/soak $(if $(CYCLES),--cycles $(CYCLES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	target/release/soak $(if $(CYCLES),--cycles $(CYCLES),$(if $(FREEZES),--freezes $(FREEZES),--minutes $(MINUTES))) $(if $(SEED),--seed $(SEED))
 
 demo: build ## real commands in a real sandbox, from nothing; needs root
 	@$(call need_root,it starts the daemon)
