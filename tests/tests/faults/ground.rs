@@ -179,15 +179,16 @@ impl Ground {
         log_before: u64,
         end: Option<ExitStatus>,
     ) -> Result<Option<ExitStatus>> {
-        let line = format!("point=\"{}\"", fault.point);
-        let log_file = self.daemon.log_file();
-        until("the fault has happened", REACHED_WITHIN, || async {
-            let log = fs::read(&log_file)?;
-            let new = String::from_utf8_lossy(&log[usize::try_from(log_before)?..]).into_owned();
-            Ok(new.contains(&line).then_some(()))
-        })
-        .await?;
         if !fault.kills() {
+            let line = format!("point=\"{}\"", fault.point);
+            let log_file = self.daemon.log_file();
+            until("the fault has happened", REACHED_WITHIN, || async {
+                let log = fs::read(&log_file)?;
+                let new =
+                    String::from_utf8_lossy(&log[usize::try_from(log_before)?..]).into_owned();
+                Ok(new.contains(&line).then_some(()))
+            })
+            .await?;
             return match end {
                 // It may refuse to start, as for any error.
                 Some(status) if status.code() == Some(1) => Ok(end),
@@ -195,6 +196,7 @@ impl Ground {
                 None => Ok(None),
             };
         }
+        // Nobody else kills it; its log may have ended before it could tell.
         let status = match end {
             Some(status) => status,
             None => self.daemon.ended(DEAD_WITHIN)?,
