@@ -122,9 +122,15 @@ impl Taken {
             && self.by(|other| other.uid == peer.uid) < PER_USER_MAX
     }
 
-    /// Lets the connection go that was idle for the longest time, if one was for long enough. Its place is free at once.
-    fn make_room(&mut self) {
-        let idle = |(number, (_, guest)): (&u64, &(Peer, Weak<Guest>))| {
+    /// Lets the connection go that was idle for the longest time, if one was for long enough. Its place is free at once. Where
+    /// this peer is at a bound of its own, it is one of its own that goes: another's would give it no room.
+    fn make_room(&mut self, peer: Peer) {
+        let process_is_full = self.by(|other| other.pid == peer.pid) >= PER_PROCESS_MAX;
+        let user_is_full = self.by(|other| other.uid == peer.uid) >= PER_USER_MAX;
+        let idle = |(number, (other, guest)): (&u64, &(Peer, Weak<Guest>))| {
+            let helps = (!process_is_full || other.pid == peer.pid)
+                && (!user_is_full || other.uid == peer.uid);
+            let guest = helps.then_some(guest)?;
             let idle_for = guest.upgrade()?.idle_for()?;
             (idle_for >= IDLE_AFTER).then_some((idle_for, *number))
         };
@@ -155,7 +161,7 @@ impl House {
     fn find_room(self: &Arc<Self>, peer: Peer) -> Option<(Arc<Guest>, Stay)> {
         let mut taken = lock(&self.taken);
         if !taken.has_room_for(peer) {
-            taken.make_room();
+            taken.make_room(peer);
         }
         let house = Arc::clone(self);
         if taken.has_room_for(peer) {

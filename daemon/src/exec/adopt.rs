@@ -62,6 +62,7 @@ impl Engine {
             }
         }
         lost::settle_unknown(live, handle.runs(), &keep);
+        handle.runs().taken_up();
     }
 
     fn adopt_one(&self, handle: &Handle, live: &Live, known: KnownRun) -> Result<Found> {

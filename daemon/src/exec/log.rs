@@ -221,10 +221,14 @@ impl StreamLog {
         {
             return Ok(piece);
         }
-        let _turn = READS.acquire().await.map_err(io::Error::other)?;
+        let turn = READS.acquire().await.map_err(io::Error::other)?;
         let log = Arc::clone(self);
-        tokio::task::spawn_blocking(move || log.read_blocking(offset, want))
-            .await
+        let read = tokio::task::spawn_blocking(move || {
+            // Held by the work and not by the call: a caller who goes away ends only the call.
+            let _turn = turn;
+            log.read_blocking(offset, want)
+        });
+        read.await
             .map_err(|_| io::Error::other("the reading thread was ended"))?
     }
 

@@ -50,6 +50,7 @@ impl Engine {
             };
             record(runs, runs_dir, orphan(runs_dir, id), leaving);
         }
+        runs.taken_up();
     }
 }
 

@@ -70,6 +70,6 @@ pub use environment::Secret;
 pub use log::Stream;
 pub use run::Run;
 pub use spec::{RawCommand, RawRunSpec, RunSpec, Stdin};
-pub use table::{Page, RunTable, Which};
+pub use table::{Listed, Page, RunTable, Which};
 pub use ticket::{Launch, Ticket};
 pub use timeout::{RawDuration, TimeoutPolicy};

@@ -259,7 +259,15 @@ impl Requests {
         self.0.insert(request.id.clone(), slot);
     }
 
-    /// Nothing in memory has the name any more.
+    /// This run has the name no more. A later call that has claimed it meanwhile keeps it.
+    pub(super) fn let_go(&mut self, request: &Request, run: &RunId) {
+        let is_its = |slot: &Slot| matches!(&slot.state, State::Started(started) if started == run);
+        if self.0.get(&request.id).is_some_and(is_its) {
+            self.0.remove(&request.id);
+        }
+    }
+
+    /// The call that has claimed the name gives it up.
     pub(super) fn release(&mut self, request: &Request) {
         self.0.remove(&request.id);
     }

@@ -94,9 +94,11 @@ pub async fn search(run: &Run, stream: Stream, raw: RawQuery) -> Result<Found> {
     }
     check(&raw)?;
     let closed = |e| Error::internal("LOG_UNREADABLE", "the search was not begun", e);
-    let _turn = SEARCHES.acquire().await.map_err(closed)?;
+    let turn = SEARCHES.acquire().await.map_err(closed)?;
     // Compiling a pattern takes milliseconds too.
     let searched = tokio::task::spawn_blocking(move || {
+        // Held by the work and not by the call: a caller who goes away ends only the call.
+        let _turn = turn;
         let pattern = compile(&raw)?;
         search_here(&log, &pattern, &raw, Bounds::new()).map_err(unreadable)
     });

@@ -27,7 +27,7 @@ mod survivors;
 
 use books::Home;
 pub(super) use claim::{Claim, Claimed};
-pub use list::{Page, Which};
+pub use list::{Listed, Page, Which};
 
 /// Live runs of one sandbox.
 pub const LIVE_MAX: usize = 256;
@@ -52,6 +52,8 @@ struct Inner {
     /// Live, or with processes or an open pipe.
     known: HashMap<ShortId, Run>,
     history: History,
+    /// Which of the history still have processes is not known yet: none is let go.
+    taking_up: bool,
     requests: Requests,
     /// Runs of an earlier daemon of which nobody knows yet, or can be asked, what became of them.
     open: Vec<Open>,

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use lodge_holder::protocol::{Fds, Versions};
@@ -243,6 +243,7 @@ impl Holder {
             frozen: clocks == Clocks::Stopped,
             at_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
         };
+        *self.0.clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(frozen.clone());
         self.send(to_holder::Message::Frozen(frozen), &Fds::default())
             .await
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lodge_holder::protocol::{Fds, MAX_PACKET, PacketError};
 use lodge_kernel::sys::pidfd;
-use lodge_proto::holder::{FromHolder, StepFailure, ToHolder, from_holder, to_holder};
+use lodge_proto::holder::{FromHolder, Frozen, StepFailure, ToHolder, from_holder, to_holder};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use tokio::io::Interest;
@@ -150,6 +150,8 @@ pub(super) struct Shared {
     pidfd: AsyncFd<OwnedFd>,
     watched: Mutex<Watched>,
     stopping: AtomicBool,
+    /// What was last to be said of the clocks: said again on a new connection, since the old one may have lost it.
+    pub(super) clocks: Mutex<Option<Frozen>>,
     condition: watch::Sender<Condition>,
 }
 
@@ -169,6 +171,7 @@ impl Shared {
             pidfd,
             watched: Mutex::default(),
             stopping: AtomicBool::new(false),
+            clocks: Mutex::default(),
             condition: watch::Sender::new(Condition::Well),
         }))
     }
@@ -351,6 +354,7 @@ impl Shared {
             match greet(&self.socket).await {
                 Ok(greeting) => {
                     self.go_on(greeting);
+                    self.say_clocks_again().await;
                     return Reconnected::Yes;
                 }
                 Err(error) => {
@@ -359,6 +363,20 @@ impl Shared {
             }
         }
         Reconnected::No
+    }
+
+    /// PID 1 takes the same word twice as once.
+    async fn say_clocks_again(&self) {
+        let said = self
+            .clocks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(frozen) = said else { return };
+        let word = to_holder::Message::Frozen(frozen);
+        if let Err(error) = self.send(&self.link(), word, &Fds::default()).await {
+            tracing::warn!(pid = self.pid, error = %chain(&error), "PID 1 may have missed a pause or its end");
+        }
     }
 
     fn go_on(&self, greeting: Greeting) {

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use super::host::Host;
 use super::live::Live;
 use super::runtime::Motion;
@@ -16,6 +18,9 @@ use crate::holder::Clocks;
 
 /// How long the kernel may take to freeze all processes; it takes less than a millisecond unless one is stuck in it.
 pub(super) const SETTLES_WITHIN: Duration = Duration::from_secs(2);
+
+/// Reclaims at once: each may keep a thread and a disk busy for seconds, and many sandboxes may be frozen together.
+static RECLAIMS: Semaphore = Semaphore::const_new(4);
 
 /// Freezes the runs, or leaves them as they were.
 pub(super) async fn freeze(host: &Host, live: Live) -> Result<()> {
@@ -56,8 +61,14 @@ pub(super) async fn thaw(host: &Host, live: Live) -> Result<()> {
 
 /// Gives memory back to the host.
 pub(super) async fn reclaim(host: &Host, live: Live) -> Option<u64> {
-    let reclaimed =
-        host.on_thread(move |_| fault::around("pause.reclaim", || Ok(live.cgroup.reclaim())));
+    let turn = RECLAIMS
+        .acquire()
+        .await
+        .expect("the semaphore is never closed");
+    let reclaimed = host.on_thread(move |_| {
+        let _turn = turn;
+        fault::around("pause.reclaim", || Ok(live.cgroup.reclaim()))
+    });
     reclaimed.await.unwrap_or_else(|error| {
         // It is frozen all the same.
         tracing::warn!(error = %error.chain(), "memory of a frozen sandbox not given back");

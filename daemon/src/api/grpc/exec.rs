@@ -146,11 +146,11 @@ impl<S: Service> wire::exec_service_server::ExecService for ExecServer<S> {
         request: Request<wire::ListRunsRequest>,
     ) -> Result<Response<wire::ListRunsResponse>, Status> {
         let request = request.into_inner();
-        let (page, size) = runs::page(&request)?;
+        let page = runs::page(&request)?;
         let sandbox = sandbox_ref(request.sandbox)?;
         let handle = self.service.sandbox(&Tenant::default(), &sandbox)?;
-        let found = handle.runs().list(page).await?;
-        Ok(Response::new(runs::response(found, size)))
+        let listed = handle.runs().list(page).await?;
+        Ok(Response::new(runs::response(&listed)))
     }
 
     async fn search_log(

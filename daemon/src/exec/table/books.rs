@@ -73,8 +73,13 @@ impl RunTable {
         let mut inner = self.lock();
         inner.history.extend(kept);
         inner.open = told.open;
+        inner.taking_up = true;
         retention.settled(inner.history.log_bytes());
-        drop((inner, journal));
+    }
+
+    /// All runs that have processes are known by now: what is too old or too much of the others goes. Blocks.
+    pub(in crate::exec) fn taken_up(&self) {
+        self.lock().taking_up = false;
         self.0.expire();
     }
 
@@ -110,14 +115,12 @@ impl RunTable {
     pub(in crate::exec) fn not_started(&self, run: &Run) {
         let mut inner = self.lock();
         inner.known.remove(&ShortId::from(run.id()));
-        let request = run.request();
-        request
+        run.request()
             .into_iter()
-            .for_each(|request| inner.requests.release(request));
+            .for_each(|request| inner.requests.let_go(request, run.id()));
         drop(inner);
-        if request.is_some() {
-            self.void(run.id().clone());
-        }
+        // One without a name may have been written down as well: it was slow to be answered.
+        self.void(run.id().clone());
     }
 
     /// Writes down how a run ended.
@@ -353,6 +356,9 @@ impl Shared {
         let due = {
             let mut inner = self.lock();
             let inner = &mut *inner;
+            if inner.taking_up {
+                return;
+            }
             // Survivors keep no place of those that are settled: else many of them would push a result out at once.
             let most = ENDED_MAX + inner.unsettled.len();
             let known = &inner.known;

@@ -25,14 +25,25 @@ pub struct Page {
     pub limit: usize,
 }
 
+/// What a page has.
+pub struct Listed {
+    /// Its runs. One that cannot be read, or went meanwhile, is left out.
+    pub runs: Vec<Run>,
+    /// Where the next page begins after; `None` if this is the last. It may be a run that was left out.
+    pub last: Option<(u64, RunId)>,
+}
+
 impl RunTable {
     /// The runs of a page, by their start, the newest first.
-    pub async fn list(&self, page: Page) -> Result<Vec<Run>> {
+    pub async fn list(&self, page: Page) -> Result<Listed> {
         let after = page.after.map(|(ms, id)| (ms, ShortId::from(&id)));
         let mut keys = self.keys(page.which);
         keys.retain(|key| after.is_none_or(|after| *key < after));
         keys.sort_unstable_by(|a, b| b.cmp(a));
+        let is_last = keys.len() <= page.limit;
         keys.truncate(page.limit);
+        let last = keys.last().filter(|_| !is_last);
+        let last = last.map(|(ms, id)| (*ms, RunId::from(*id)));
         let ids: Vec<ShortId> = keys.into_iter().map(|(_, id)| id).collect();
         let known: Vec<Option<Run>> = {
             let inner = self.lock();
@@ -46,11 +57,13 @@ impl RunTable {
             self.read(missing).await?
         }
         .into_iter();
-        // One that cannot be read, or went meanwhile, is left out.
         let runs = known
             .into_iter()
             .filter_map(|run| run.or_else(|| recorded.next().flatten()));
-        Ok(runs.collect())
+        Ok(Listed {
+            runs: runs.collect(),
+            last,
+        })
     }
 
     fn keys(&self, which: Which) -> Vec<(u64, ShortId)> {

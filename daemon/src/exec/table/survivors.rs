@@ -65,7 +65,7 @@ impl RunTable {
             let mut inner = self.lock();
             inner.known.remove(&ShortId::from(run.id()));
             if let Some(request) = run.request() {
-                inner.requests.release(request);
+                inner.requests.let_go(request, run.id());
             }
             let kept = inner.history.get_mut(ShortId::from(run.id()));
             kept.map(|kept| std::mem::replace(&mut kept.log_bytes, bytes))

@@ -6,7 +6,7 @@ use prost_types::Timestamp;
 use super::messages::result_to_wire;
 use crate::error::{Error, Result};
 use crate::exec::run::Account;
-use crate::exec::{Extent, Page, Run, Which};
+use crate::exec::{Extent, Listed, Page, Which};
 use crate::sandbox::id::RunId;
 
 /// Runs of a page if the caller does not say.
@@ -14,19 +14,17 @@ const PAGE_DEFAULT: usize = 100;
 /// Runs of a page at most.
 const PAGE_MAX: usize = 1_000;
 
-/// What a request asks for, and how many of it make a page. One more is looked for: it tells whether there is another page.
-pub(super) fn page(request: &wire::ListRunsRequest) -> Result<(Page, usize)> {
-    let size = page_size(request.page_size)?;
-    let page = Page {
+/// What a request asks for.
+pub(super) fn page(request: &wire::ListRunsRequest) -> Result<Page> {
+    Ok(Page {
         which: if request.live_only {
             Which::Live
         } else {
             Which::All
         },
         after: page_after(&request.page_token)?,
-        limit: size + 1,
-    };
-    Ok((page, size))
+        limit: page_size(request.page_size)?,
+    })
 }
 
 fn page_size(asked: i32) -> Result<usize> {
@@ -53,17 +51,13 @@ fn page_after(token: &str) -> Result<Option<(u64, RunId)>> {
     parsed.map(Some).ok_or_else(invalid)
 }
 
-/// The answer: the first `size` of what was found.
-pub(super) fn response(mut found: Vec<Run>, size: usize) -> wire::ListRunsResponse {
-    let more = found.len() > size;
-    found.truncate(size);
-    let next_page_token = match found.last() {
-        Some(last) if more => format!("{}.{}", last.started_at_ms(), last.id()),
-        _ => String::new(),
-    };
+/// The answer.
+pub(super) fn response(listed: &Listed) -> wire::ListRunsResponse {
+    let last = listed.last.as_ref();
+    let next_page_token = last.map(|(started_ms, id)| format!("{started_ms}.{id}"));
     wire::ListRunsResponse {
-        runs: found.iter().map(|run| info(run.account())).collect(),
-        next_page_token,
+        runs: listed.runs.iter().map(|run| info(run.account())).collect(),
+        next_page_token: next_page_token.unwrap_or_default(),
     }
 }
 
