@@ -8,6 +8,7 @@
 mod mutation; // one break, as its file tells it
 mod tree; // the copy of the product that is broken
 
+use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,7 +29,9 @@ fn main() -> Result<ExitCode> {
     println!("unbroken: {} tests must be green", mutations.len());
     match run_tests(&tree, &mutations)? {
         Verdict::Green => {}
-        Verdict::Red => bail!("a test is red without any break: nothing can be learnt from it"),
+        Verdict::Red => {
+            bail!("a test is red without any break: nothing can be learnt; `make test` says which")
+        }
     }
     let mut failed = 0;
     for mutation in &mutations {
@@ -67,34 +70,36 @@ fn attempt(tree: &Tree, mutation: &Mutation) -> Result<Result<(), String>> {
     })
 }
 
-/// Runs the tests of these mutations against the tree's binaries.
+/// Runs the tests of these mutations: end-to-end ones against the tree's binaries, those of a crate in the tree.
 fn run_tests(tree: &Tree, mutations: &[Mutation]) -> Result<Verdict> {
-    let names: Vec<String> = mutations
-        .iter()
-        .map(|m| format!("test(={})", m.test))
-        .collect();
-    let output = Command::new("cargo")
-        .args([
-            "nextest",
-            "run",
-            "-p",
-            "lodge-tests",
-            "--cargo-quiet",
-            "-E",
-            &names.join(" + "),
-        ])
-        .current_dir(tree::root())
-        .env(BINARIES_DIR_VAR, tree.binaries())
-        .output()
-        .context("run cargo nextest")?;
+    let packages: BTreeSet<Option<&str>> = mutations.iter().map(|m| m.package.as_deref()).collect();
+    for package in packages {
+        let of_it = mutations.iter().filter(|m| m.package.as_deref() == package);
+        let names: Vec<String> = of_it
+            .map(|m| format!("test(/(^|::){}$/)", m.test))
+            .collect();
+        let verdict = run_tests_of(tree, package, &names.join(" + "))?;
+        if verdict == Verdict::Red {
+            return Ok(verdict);
+        }
+    }
+    Ok(Verdict::Green)
+}
+
+fn run_tests_of(tree: &Tree, package: Option<&str>, tests: &str) -> Result<Verdict> {
+    let mut command = Command::new("cargo");
+    command.args(["nextest", "run", "--cargo-quiet", "-E", tests]);
+    match package {
+        None => command
+            .args(["-p", "lodge-tests"])
+            .current_dir(tree::root())
+            .env(BINARIES_DIR_VAR, tree.binaries()),
+        Some(package) => tree.enter(&mut command).args(["--offline", "-p", package]),
+    };
+    let output = command.output().context("run cargo nextest")?;
     match output.status.code() {
         Some(0) => Ok(Verdict::Green),
-        Some(TESTS_FAILED) => {
-            if mutations.len() > 1 {
-                println!("{}", String::from_utf8_lossy(&output.stderr));
-            }
-            Ok(Verdict::Red)
-        }
+        Some(TESTS_FAILED) => Ok(Verdict::Red),
         _ => bail!(
             "nextest did not run the tests: {}",
             String::from_utf8_lossy(&output.stderr)

@@ -21,6 +21,8 @@ pub(crate) struct Mutation {
     pub(crate) replace: String,
     /// Name of the test that must turn red.
     pub(crate) test: String,
+    /// The crate whose own test it is, built with the break. Absent: an end-to-end test, run against broken binaries.
+    pub(crate) package: Option<String>,
 }
 
 impl Mutation {

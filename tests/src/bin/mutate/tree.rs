@@ -58,7 +58,9 @@ impl Tree {
 
     /// Builds the product's binaries; false if it does not compile.
     pub(crate) fn build(&self) -> Result<bool> {
-        let status = Command::new("cargo")
+        let mut command = Command::new("cargo");
+        let status = self
+            .enter(&mut command)
             .args([
                 "build",
                 "--quiet",
@@ -72,12 +74,17 @@ impl Tree {
                 "--features",
                 "lodged/fault-points",
             ])
-            .current_dir(&self.dir)
-            .env("CARGO_TARGET_DIR", &self.target)
             .stderr(Stdio::null())
             .status()
             .context("run cargo build")?;
         Ok(status.success())
+    }
+
+    /// Has a command of cargo work on the tree.
+    pub(crate) fn enter<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .current_dir(&self.dir)
+            .env("CARGO_TARGET_DIR", &self.target)
     }
 
     /// Where its binaries are.
