@@ -82,10 +82,27 @@ async fn stop(room: &Room) -> Result<()> {
     Ok(())
 }
 
-/// After a reboot every sandbox is listed as stopped, with its files, and its next run starts it. A process that has got
-/// the pid of a dead holder is not touched: not by the start, not by a run, not by a stop, not by a delete.
+/// After a reboot every sandbox is listed as stopped, with its files, and its next run starts it.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_j3_host_reboots() -> Result<()> {
+    host_reboots(OldPids::Free).await
+}
+
+/// A process that has got the pid of a dead holder is not touched: not by the start, not by a run, not by a stop, not by a
+/// delete.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d07_reboot_with_reused_pids() -> Result<()> {
+    host_reboots(OldPids::Reused).await
+}
+
+/// What became of the pids of the dead holders.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OldPids {
+    Free,
+    Reused,
+}
+
+async fn host_reboots(old_pids: OldPids) -> Result<()> {
     // Dead holders keep their pids until they are reaped: we do it.
     prctl::set_child_subreaper(true)?;
     let mut daemon = Daemon::new().await?;
@@ -110,7 +127,7 @@ async fn case_j3_host_reboots() -> Result<()> {
     daemon.kill9()?;
     reboot(&daemon)?;
     let mut decoys = Vec::new();
-    for (_, _, _, holder) in &rooms {
+    for (_, _, _, holder) in rooms.iter().filter(|_| old_pids == OldPids::Reused) {
         decoys.push(Decoy::with_pid(*holder)?);
     }
 

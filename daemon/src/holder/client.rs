@@ -243,7 +243,7 @@ impl Holder {
             frozen: clocks == Clocks::Stopped,
             at_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
         };
-        *self.0.clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(frozen.clone());
+        *self.0.clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(frozen);
         self.send(to_holder::Message::Frozen(frozen), &Fds::default())
             .await
     }

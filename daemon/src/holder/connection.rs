@@ -367,11 +367,7 @@ impl Shared {
 
     /// PID 1 takes the same word twice as once.
     async fn say_clocks_again(&self) {
-        let said = self
-            .clocks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let said = *self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(frozen) = said else { return };
         let word = to_holder::Message::Frozen(frozen);
         if let Err(error) = self.send(&self.link(), word, &Fds::default()).await {
