@@ -13,8 +13,8 @@ packages_of() {
     image) echo mmdebstrap ;;
     # The test that generates a Python client.
     python) echo python3 python3-pip python3-venv ;;
-    # The tests that have single system calls fail, or the daemon die in one.
-    faults) echo strace ;;
+    # The tests that have single system calls fail, or the daemon die in one; and file systems on devices that fail.
+    faults) echo strace e2fsprogs mount ;;
     # What the bench measures against.
     bench-peers) echo docker.io containerd runc curl ;;
     *) echo "deps: unknown group '$1'" >&2; exit 2 ;;

@@ -69,7 +69,11 @@ async fn state(room: &Room) -> Result<SandboxState> {
 async fn attack_d03_killed_launcher_is_replaced() -> Result<()> {
     let daemon = Daemon::new().await?;
     let room = daemon.api().room("before").await?;
-    let live = room.run("sleep 1; echo survived").start().await;
+    let mut live = room
+        .run("echo begun; until [ -e stop ]; do sleep 0.02; done; echo survived")
+        .start()
+        .await?;
+    live.wait_for("begun").await?;
     let first = launcher_of(&daemon, None)?;
     let heritage_of_first = heritage(first)?;
     let mut last = first;
@@ -85,7 +89,7 @@ async fn attack_d03_killed_launcher_is_replaced() -> Result<()> {
         "{heritage_of_last:?} is not {heritage_of_first:?}"
     );
     ensure!(room.run("ulimit -Sn").await?.ok()? == "4096");
-    let mut live = live?;
+    room.run("touch stop").await?.exited(0)?;
     live.wait_for("survived").await?;
     live.end().await?;
     ensure!(

@@ -227,3 +227,55 @@ async fn attack_d17_slow_disk() -> Result<()> {
     ensure!(slow.run("echo there").await?.ok()? == "there");
     Ok(())
 }
+
+/// While the disk takes seconds to put a journal of runs on it, or to take it anew, what is known of the runs is told, and
+/// others start and end, also those with a name.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d17_slow_disk_under_the_journal_of_runs() -> Result<()> {
+    let mut daemon = Daemon::new().await?;
+    let room = daemon.api().room("journal").await?;
+    let first = room.run("echo first").await?;
+    for point in ["journal.sync", "journal.compact"] {
+        daemon.kill9()?;
+        // With so many lines of no use it is written anew at the next end.
+        let journal = daemon.state_dir().join("sandboxes").join(room.id());
+        let mut journal = File::options()
+            .create(true)
+            .append(true)
+            .open(journal.join("runs/journal"))?;
+        if point == "journal.compact" {
+            journal.write_all(&[b'\n'; 400])?;
+        }
+        let slow = format!("{point}=delay:{SLOW_MS}@1");
+        daemon.set_env(&[("LODGE_FAULTS", &slow)]);
+        daemon.start_again()?;
+        let told = fs::metadata(daemon.log_file())?.len();
+        room.run("true").await?.exited(0)?;
+        until("the disk is slow", SOON, || async {
+            let log = fs::read(daemon.log_file())?;
+            let new = String::from_utf8_lossy(&log[usize::try_from(told)?..]).into_owned();
+            Ok(new.contains(&format!("point=\"{point}\"")).then_some(()))
+        })
+        .await?;
+        let begun = Instant::now();
+        let named = room.run("echo named").request_id(point).await?;
+        named.exited(0)?;
+        let known = room.get_run(&first.result.run_id).await?;
+        ensure!(known.result.is_some(), "{known:?}");
+        let listed = room.list_runs(0, false).await?;
+        ensure!(listed.iter().any(|run| run.run_id == named.result.run_id));
+        let took = begun.elapsed();
+        ensure!(
+            took < Duration::from_millis(SLOW_MS) / 2,
+            "{point}: they took {took:?}"
+        );
+    }
+    daemon.set_env(&[]);
+    daemon.kill9()?;
+    daemon.start_again()?;
+    let listed = room.list_runs(0, false).await?;
+    ensure!(listed.len() == 5, "{listed:?}");
+    let known = room.get_run(&first.result.run_id).await?;
+    ensure!(known.result.is_some_and(|result| result.exit_code == 0));
+    Ok(())
+}

@@ -338,7 +338,8 @@ async fn attack_d01_kill_9_while_twenty_runs_stream() -> Result<()> {
         run.wait_for("5\n").await?;
         live.push(run);
     }
-    let early = room.run("sleep 1; touch early").start().await?;
+    // Its standard input ends with the daemon that has the other end.
+    let early = room.run("cat; touch early").start_with_stdin().await?;
     let journal = journal(&daemon, &room);
     until("all are written down as live", SOON, || async {
         let text = fs::read_to_string(&journal).unwrap_or_default();

@@ -46,15 +46,26 @@ async fn attack_d22_hangups_change_nothing() -> Result<()> {
 async fn attack_d22_terms_drain() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let room = daemon.api().room("drain").await?;
-    let short = tokio::spawn(room.run("touch begun; sleep 1; echo drained").send());
+    let script = "touch begun; until [ -e stop ]; do sleep 0.02; done; echo drained";
+    let short = tokio::spawn(room.run(script).send());
     until("the short run has begun", SOON, || async {
         Ok(room.run("test -e begun").await?.exited(0).ok().map(drop))
     })
     .await?;
-    let mut long = room.run("echo begun; sleep 300").start().await?;
+    let mut long = room
+        .run("echo begun; read go; touch stop; sleep 300")
+        .start_with_stdin()
+        .await?;
     long.wait_for("begun").await?;
+    let before = stops(&daemon)?;
+    signal(&daemon, Signal::SIGTERM)?;
+    until("it drains", SOON, || async {
+        Ok((stops(&daemon)? > before).then_some(()))
+    })
+    .await?;
+    long.write(b"go\n").await?;
     ensure!(
-        daemon.terminate()?.success(),
+        daemon.ended(SOON)?.success(),
         "it did not end in good order"
     );
     ensure!(short.await??.ok()? == "drained");

@@ -19,19 +19,24 @@ use super::plumbing::{Input, Outlet};
 use super::preview::preview;
 use super::requests::{Key, Request};
 use super::retention::Retention;
-use super::run::{GRACE, Group, Parts, Run};
+use super::run::Run;
 use super::secrets_fd;
 use super::spec::{Command, RawRunSpec, RunSpec, Stdin};
 use super::stdin::StdinPipe;
-use super::supervise::{Ending, LivePlaces, PidsLimit, Places, Supervised};
+use super::supervise::{LivePlaces, PidsLimit, Places};
 use super::table::{Claim, RunTable};
 use super::ticket::Ticket;
 use super::timeout::TimeoutPolicy;
 use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault;
-use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX, Spawn};
+use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX};
 use crate::sandbox::id::RunId;
 use crate::sandbox::{Admission, Handle, Live};
+
+/// From the pipes to the task that looks after the run.
+mod forked;
+
+use forked::{Forked, ask, split};
 
 /// Live runs of all sandboxes. Each holds about ten descriptors.
 const LIVE_MAX: usize = 1_000;
@@ -154,7 +159,7 @@ impl Engine {
         let live = admission.live();
         runs.settle_in(&live.runs_dir, &self.0.retention);
         let places = self.places(runs, admission, &spec)?;
-        let (exec, script) = exec_spec(live, &spec)?;
+        let executed = exec_spec(live, &spec)?;
         let patterns = patterns(&spec.env).await?;
         let pids = PidsLimit::of(live);
         let id = RunId::random();
@@ -164,64 +169,25 @@ impl Engine {
         let noted = claim.map(|claim| claim.begin(begun.clone()));
         let leaf = NewLeaf::create(live, &id)?;
         let dir = live.runs_dir.join(id.as_str());
-        let Pipes {
-            input,
-            stdout,
-            stderr,
-            kept,
-            secrets,
-        } = Pipes::open(&dir, spec.stdin, &spec.env, patterns.as_ref())?;
-
+        let pipes = Pipes::open(&dir, spec.stdin, &spec.env, patterns.as_ref())?;
         let started = Instant::now();
-        let spawn = Spawn {
-            run: id,
-            timeout: spec.timeout,
-            grace: GRACE,
-            kill_on_exit: kill_on_exit(secrets.as_ref()),
-            leaf: leaf.0.spawn_fds().map_err(no_leaf)?,
-            spec: exec.take(),
-            script,
-            stdin: input.theirs,
-            stdout: stdout.theirs,
-            stderr: stderr.theirs,
-            kept,
-        };
+        let (spawn, ours) = split(&begun, spec.timeout, &leaf, executed, pipes)?;
         if let Some(noted) = noted {
             noted.await;
         }
-        fault::point("run.ask holder")?;
-        let watch = live.holder.spawn(spawn).await.map_err(not_asked)?;
-        // It runs: from here on nothing fails any more, but the daemon may die.
-        let _ = fault::point("run.ask holder.done");
-        let group = Group {
-            holder: live.holder.clone(),
-            leaf: leaf.keep(),
-        };
-        let run = Run::new(Parts {
+        let watch = ask(live, spawn).await?;
+        let forked = Forked {
             begun,
-            stdout: stdout.log,
-            stderr: stderr.log,
-            group: Some(group.clone()),
-        });
-        runs.insert(run.clone());
-        // Pinned before its task is there, which may see it to its end at once.
-        let result = Started::new(run.clone(), input.ours, Origin::ThisCall);
-        let pumps = [stdout.pump, stderr.pump];
-        let runs = runs.clone();
-        let task = Supervised {
-            run,
-            runs,
-            group,
-            ending: Ending::ToCome(watch),
-            pumps,
-            secrets,
+            leaf,
+            holder: live.holder.clone(),
+            watch,
+            ours,
             patterns,
             pids,
             started,
             places,
         };
-        tokio::spawn(task.supervise());
-        Ok(result)
+        Ok(forked.supervise(runs))
     }
 
     fn places(&self, runs: &RunTable, admission: &Admission, spec: &RunSpec) -> Result<Places> {

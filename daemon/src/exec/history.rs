@@ -2,12 +2,12 @@
 //!
 //! It reads and removes nothing: it says what is there, and what has to go.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::age::Moment;
 use super::entry::Ended;
-use super::journal::Place;
+use super::journal::{Moved, Place};
 use crate::sandbox::id::RunId;
 
 /// Ended runs that are kept of one sandbox.
@@ -143,10 +143,10 @@ impl History {
     }
 
     /// Notes that lines of the journal lie elsewhere now.
-    pub(super) fn move_to(&mut self, places: &HashMap<ShortId, Place>) {
-        for kept in &mut self.0 {
-            if let Some(place) = places.get(&kept.id) {
-                kept.place = *place;
+    pub(super) fn move_to(&mut self, moved: &Moved) {
+        for kept in self.0.iter_mut().filter(|kept| kept.place != UNWRITTEN) {
+            if let Some(place) = moved.to(kept.place) {
+                kept.place = place;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The journal of a sandbox's runs: an append-only file of lines, one for each event (see `entry`).
 //!
 //! Everything here blocks and belongs on a blocking thread. Nothing is synced on the way of a run: `sync` is called in the
-//! background. What cannot be read is skipped and counted, and never the last that was there of it: compaction keeps a copy
+//! background, and the file is written anew without holding up who adds a line. What cannot be read is skipped and counted, and never the last that was there of it: compaction keeps a copy
 //! of a file with damaged lines, and leaves one with lines of a later version as it is.
 
 use std::collections::{HashMap, HashSet};
@@ -13,11 +13,16 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::entry::{Begun, Ended, Line, Unread};
+use crate::fault;
 use crate::sandbox::id::RunId;
+
+/// The file written anew.
+mod rewrite;
+
+pub(super) use rewrite::{Moved, Rewrite};
 
 /// Its name in the directory of the runs; no run's id has this length.
 const FILE: &str = "journal";
-const TEMP: &str = "journal.new";
 /// Prefix of copies of journals with damaged lines, and how many there may be.
 const COPY: &str = "journal.damaged";
 const COPIES_MAX: usize = 8;
@@ -112,6 +117,10 @@ impl Journal {
 
     /// Adds a line.
     pub(super) fn append(&mut self, line: &Line) -> io::Result<Place> {
+        fault::around("journal.append", || self.append_here(line))
+    }
+
+    fn append_here(&mut self, line: &Line) -> io::Result<Place> {
         let mut file = OpenOptions::new()
             .append(true)
             .create(true)
@@ -162,58 +171,12 @@ impl Journal {
         self.stopping.is_some()
     }
 
-    /// Writes it anew, with the lines at `kept` and for what is `open`. The new places, in the order of `kept`; `None` if
-    /// it has to stay as it is.
-    pub(super) fn compact(
-        &mut self,
-        kept: &[Place],
-        open_runs: Vec<Begun>,
-    ) -> io::Result<Option<Vec<Place>>> {
-        if self.later > 0 || (self.damaged > 0 && !self.keep_copy()?) {
-            self.fixed = true;
-            return Ok(None);
-        }
-        let old = open(&self.path())?;
-        let temp = self.dir.join(TEMP);
-        let mut new = io::BufWriter::new(
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temp)?,
-        );
-        let (mut at, mut places) = (0, Vec::with_capacity(kept.len()));
-        let mut bytes = Vec::new();
-        for place in kept {
-            bytes.resize(place.len as usize, 0);
-            old.read_exact_at(&mut bytes, place.at)?;
-            if !bytes.ends_with(b"\n") {
-                bytes.push(b'\n');
-            }
-            new.write_all(&bytes)?;
-            let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-            places.push(Place { at, len });
-            at += u64::from(len);
-        }
-        let more: Vec<Line> = open_runs
-            .into_iter()
-            .map(Line::Started)
-            .chain(self.stopping.clone())
-            .collect();
-        for line in &more {
-            new.write_all(&line.encode())?;
-        }
-        new.into_inner().map_err(io::Error::from)?.sync_all()?;
-        fs::rename(&temp, self.path())?;
-        (self.lines, self.damaged, self.torn) = (kept.len() + more.len(), 0, false);
-        Ok(Some(places))
-    }
-
-    /// Puts on the disk what was written, as far as the disk tells the truth.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        open(&self.path())?.sync_data()?;
-        File::open(&self.dir)?.sync_all()
+    /// What has to be synced for all that was written to be on disk.
+    pub(super) fn unsynced(&self) -> io::Result<Unsynced> {
+        Ok(Unsynced {
+            file: open(&self.path())?,
+            dir: File::open(&self.dir)?,
+        })
     }
 
     fn note(&mut self, line: &Line) {
@@ -237,6 +200,22 @@ impl Journal {
             }
         }
         Ok(false)
+    }
+}
+
+/// The files of a journal. They are synced without its lock: a disk may take seconds for that.
+pub(super) struct Unsynced {
+    file: File,
+    dir: File,
+}
+
+impl Unsynced {
+    /// Puts on the disk what was written, as far as the disk tells the truth.
+    pub(super) fn sync(self) -> io::Result<()> {
+        fault::around("journal.sync", || {
+            self.file.sync_data()?;
+            self.dir.sync_all()
+        })
     }
 }
 

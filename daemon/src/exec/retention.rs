@@ -21,6 +21,15 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(60);
 /// Logs removed before other work of this process gets its turn.
 const REMOVED_AT_ONCE: usize = 256;
 
+/// What one look is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// What is to be put on disk, and room.
+    Usual,
+    /// Runs that are too old as well.
+    Thorough,
+}
+
 /// What is kept of ended runs on this node.
 pub(super) struct Retention {
     /// For all logs together, in bytes.
@@ -85,12 +94,14 @@ impl Retention {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            let expire = expired.elapsed() >= EXPIRE_EVERY;
-            if expire {
+            let round = if expired.elapsed() >= EXPIRE_EVERY {
                 expired = Instant::now();
-            }
+                Round::Thorough
+            } else {
+                Round::Usual
+            };
             let this = Arc::clone(&self);
-            let looked = tokio::task::spawn_blocking(move || this.look(expire)).await;
+            let looked = tokio::task::spawn_blocking(move || this.look(round)).await;
             if let Err(error) = looked {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -101,13 +112,13 @@ impl Retention {
     }
 
     /// One round. Blocks.
-    fn look(&self, expire: bool) {
+    fn look(&self, round: Round) {
         let unsynced = std::mem::take(&mut *lock(&self.unsynced));
         unsynced
             .iter()
             .filter_map(Weak::upgrade)
             .for_each(|table| table.put_on_disk());
-        if expire {
+        if round == Round::Thorough {
             self.tables().iter().for_each(|table| table.expire());
         }
         self.make_room();

@@ -21,7 +21,7 @@ mod context;
 /// A log as lines.
 mod lines;
 
-use context::{Context, Verdict};
+use context::{Context, Matched, Verdict};
 use lines::{Lines, Next};
 
 /// Longest pattern, in bytes.
@@ -205,7 +205,10 @@ fn search_here(
             }
             Next::Line(line) => {
                 let offset = line.offset;
-                let matched = pattern.is_match(line.bytes);
+                let matched = match pattern.is_match(line.bytes) {
+                    true => Matched::Yes,
+                    false => Matched::No,
+                };
                 if context.take(&line, matched) == Verdict::Full {
                     break Some(context.resume_at(offset, raw.offset));
                 }

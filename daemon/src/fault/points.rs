@@ -43,6 +43,10 @@ pub(super) const ACTS: &[&str] = &[
     // A run.
     "run.make leaf",
     "run.ask holder",
+    // The journal of a sandbox's runs: a line, all of it on disk, the file written anew.
+    "journal.append",
+    "journal.sync",
+    "journal.compact",
     // A stream's log.
     "log.create",
     "log.append",

@@ -130,6 +130,16 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
+/// The file system under a sandbox's files lets nobody write.
+pub(super) fn files_read_only() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "SANDBOX_FILES_READ_ONLY",
+        "the file system that has the sandbox's files is read-only",
+    )
+    .hint("the kernel may have made it so after an error of the disk: see the host's log, and remount it")
+}
+
 pub(super) fn host_disk_full() -> Error {
     Error::new(
         ErrorKind::ResourceExhausted,

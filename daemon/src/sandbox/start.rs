@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
 use nix::errno::Errno;
+use rustix::fs::StatVfsMountFlags;
 
-use super::failure::host_disk_full;
+use super::failure::{files_read_only, host_disk_full};
 use super::id::SandboxId;
 use super::launched;
 use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
@@ -235,13 +236,20 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
     Ok(())
 }
 
-/// Where an overlay finds no space for its own directory, the kernel mounts it read-only, and what fails is a later step.
+/// Where an overlay finds no space for its own directory, or no way to write at all, the kernel mounts it read-only or
+/// refuses it; what fails then says little.
 fn not_launched(platform: &Platform, record: &Record, error: HolderError) -> Error {
-    let read_only = matches!(&error, HolderError::Step(step) if step.errno == Errno::EROFS as i32);
-    let layer = platform.store.layer_dir(&record.id);
-    match rustix::fs::statvfs(&layer) {
+    let HolderError::Step(step) = &error else {
+        return error.into();
+    };
+    let is_read_only = step.errno == Errno::EROFS as i32;
+    let is_overlay = is_read_only || step.errno == Errno::EINVAL as i32;
+    match rustix::fs::statvfs(platform.store.layer_dir(&record.id)) {
+        Ok(disk) if is_overlay && disk.f_flag.contains(StatVfsMountFlags::RDONLY) => {
+            files_read_only().caused_by(error)
+        }
         Ok(disk)
-            if read_only
+            if is_read_only
                 && (disk.f_bavail < BLOCKS_TO_START || disk.f_favail < INODES_TO_START) =>
         {
             host_disk_full().caused_by(error)

@@ -1,6 +1,7 @@
 //! A daemon with a neighbour, on which one fault after another is tried, and what must hold after each.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -21,14 +22,17 @@ use nix::unistd::Pid;
 use crate::points::{Before, Fault};
 use crate::tour::{Flood, LABEL, Told, tour};
 
-/// A daemon that was killed can be waited for within this time.
-pub(crate) const DEAD_WITHIN: Duration = Duration::from_secs(5);
+/// A daemon that is killed can be waited for within this time, also if that happens in the background: journals are put
+/// on disk every 5 s.
+pub(crate) const DEAD_WITHIN: Duration = Duration::from_secs(15);
 /// A fault that is due has been reached within this time of the last call, also in the background.
-const REACHED_WITHIN: Duration = Duration::from_secs(5);
+const REACHED_WITHIN: Duration = Duration::from_secs(15);
 /// What a fault left in the background is done within this time.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
 /// Ids for the neighbour and for one more: a range that is not given back is missed at once.
 const RANGES: u32 = 2;
+/// Lines of a journal with which it is written anew at the next end of a run.
+const USELESS_LINES: usize = 200;
 /// A directory that is there without a record.
 const UNFINISHED: &str = "un0f1n1shedun0f1n1sh";
 
@@ -95,6 +99,10 @@ impl Ground {
                 ..Told::default()
             },
         };
+        if fault.point.starts_with("journal.sync") && self.daemon.lives()? {
+            // The victim is gone; this is to be put on disk. It may die of it.
+            let _ = self.neighbour.run("true").send().await;
+        }
         let end = self.reached(fault, log_before, told.end).await?;
         self.daemon.set_env(&[]);
         if end.is_some() {
@@ -137,6 +145,16 @@ impl Ground {
                 let holder = room.holder_pid(&self.daemon.cgroup())?;
                 self.daemon.kill9()?;
                 kill(Pid::from_raw(holder), Signal::SIGKILL)?;
+            }
+            Before::LongJournal => {
+                let room = self.daemon.api().room(name).await?;
+                self.daemon.kill9()?;
+                let journal = self.sandboxes().join(room.id()).join("runs/journal");
+                let mut journal = fs::File::options()
+                    .create(true)
+                    .append(true)
+                    .open(journal)?;
+                journal.write_all(&[b'\n'; USELESS_LINES])?;
             }
             Before::Unfinished => {
                 self.daemon.kill9()?;

@@ -17,6 +17,8 @@ pub(crate) enum Before {
     DeadHolder,
     /// A directory of a create that did not come far.
     Unfinished,
+    /// A sandbox with a journal of runs that is mostly of no use.
+    LongJournal,
 }
 
 /// One fault.
@@ -63,6 +65,7 @@ fn before(point: &str) -> Before {
     match point.trim_end_matches(".done") {
         "recover.take up dead" => Before::DeadHolder,
         "recover.discard unfinished" => Before::Unfinished,
+        "journal.compact" => Before::LongJournal,
         _ => Before::Nothing,
     }
 }

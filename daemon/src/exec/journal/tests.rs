@@ -40,6 +40,12 @@ fn add(dir: &TempDir, bytes: &[u8]) {
     file.write_all(bytes).expect("written");
 }
 
+fn compact(journal: &mut Journal, kept: &[Place], open: Vec<Begun>) -> Option<Moved> {
+    let mut rewrite = journal.rewrite(open).expect("readable")?;
+    rewrite.write(kept.to_vec()).expect("written");
+    journal.replace(rewrite).expect("replaced")
+}
+
 #[test]
 fn a_journal_that_is_not_there_is_empty() {
     let (dir, _) = journal();
@@ -162,10 +168,12 @@ fn compaction_keeps_what_is_of_use_and_a_copy_of_what_is_damaged() {
     assert!(journal.is_bloated(10) && !journal.is_bloated(50));
     let live = begun(None);
     let kept = &places[90..];
-    let moved = journal
-        .compact(kept, vec![live.clone()])
-        .expect("written")
-        .expect("moved");
+    let moved = compact(&mut journal, kept, vec![live.clone()]).expect("moved");
+    assert_eq!(moved.to(places[0]), None);
+    let moved: Vec<Place> = kept
+        .iter()
+        .map(|place| moved.to(*place).expect("kept"))
+        .collect();
     let read = journal.read(&moved).expect("readable");
     let expected: Vec<_> = told.ended[90..]
         .iter()
@@ -178,11 +186,40 @@ fn compaction_keeps_what_is_of_use_and_a_copy_of_what_is_damaged() {
     assert_eq!((told.ended.len(), journal.damaged), (10, 0));
     assert_eq!(told.open[0].begun, live);
     let moved: Vec<Place> = told.ended.iter().map(|(_, place)| *place).collect();
-    journal.compact(&moved, Vec::new()).expect("written");
+    compact(&mut journal, &moved, Vec::new()).expect("moved");
     assert!(
         !dir.path().join("journal.damaged-2").exists(),
         "a whole file is not copied"
     );
+}
+
+#[test]
+fn lines_that_are_added_while_it_is_written_anew_are_carried_over() {
+    let (dir, mut journal) = journal();
+    let places = [0, 1, 2].map(|code| journal.append(&ended_line(code).1).expect("written"));
+    let live = begun(None);
+    let mut rewrite = journal
+        .rewrite(vec![live.clone()])
+        .expect("readable")
+        .expect("it may be");
+    rewrite.write(places[1..].to_vec()).expect("written");
+    let late = ended(live, 3);
+    let added = journal
+        .append(&Line::Ended(Box::new(late.clone())))
+        .expect("written");
+    let (last_id, last) = ended_line(4);
+    let last = journal.append(&last).expect("written");
+    let moved = journal
+        .replace(rewrite)
+        .expect("replaced")
+        .expect("it may be");
+    let read = [added, last].map(|place| moved.to(place).expect("carried over"));
+    let read = journal.read(&read).expect("readable");
+    assert_eq!(read[0].as_ref(), Some(&late));
+    assert_eq!(read[1].as_ref().map(|one| &one.begun.run), Some(&last_id));
+    assert_eq!(journal.lines, 5, "two kept, one open, two added");
+    let (_, told) = again(&dir);
+    assert_eq!((told.ended.len(), told.open.len()), (4, 0));
 }
 
 #[test]
@@ -195,10 +232,7 @@ fn a_journal_with_lines_of_a_later_version_is_not_written_anew() {
     let (mut journal, told) = again(&dir);
     assert_eq!((told.ended.len(), journal.later), (1, 1));
     let before = fs::read(dir.path().join(FILE)).expect("readable");
-    assert_eq!(
-        journal.compact(&[place], Vec::new()).expect("no fault"),
-        None
-    );
+    assert!(compact(&mut journal, &[place], Vec::new()).is_none());
     assert!(fs::read(dir.path().join(FILE)).expect("readable") == before);
     journal
         .append(&ended_line(0).1)
@@ -214,10 +248,7 @@ fn copies_are_bounded_and_then_nothing_is_overwritten() {
     }
     add(&dir, b"damage\n");
     let (mut journal, _) = again(&dir);
-    assert_eq!(
-        journal.compact(&[place], Vec::new()).expect("no fault"),
-        None
-    );
+    assert!(compact(&mut journal, &[place], Vec::new()).is_none());
     let copy = fs::read(dir.path().join("journal.damaged-1")).expect("a copy");
     assert_eq!(copy, b"earlier");
 }

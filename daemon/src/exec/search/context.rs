@@ -21,6 +21,13 @@ pub(super) enum Verdict {
     Full,
 }
 
+/// Whether a line is one of those that were searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Matched {
+    Yes,
+    No,
+}
+
 /// An answer as it grows.
 pub(super) struct Context {
     before: usize,
@@ -48,16 +55,16 @@ impl Context {
     }
 
     /// Takes the next line.
-    pub(super) fn take(&mut self, raw: &RawLine<'_>, matched: bool) -> Verdict {
-        if !matched && self.owed == 0 && self.matches_left == 0 {
+    pub(super) fn take(&mut self, raw: &RawLine<'_>, matched: Matched) -> Verdict {
+        if matched == Matched::No && self.owed == 0 && self.matches_left == 0 {
             return Verdict::Full;
         }
         match (matched, self.owed) {
-            (true, _) => return self.take_match(raw),
-            (false, 0) => self.remember(raw),
-            (false, _) => {
+            (Matched::Yes, _) => return self.take_match(raw),
+            (Matched::No, 0) => self.remember(raw),
+            (Matched::No, _) => {
                 self.owed -= 1;
-                self.push(line(raw, false));
+                self.push(line(raw, Matched::No));
             }
         }
         Verdict::Taken
@@ -86,7 +93,7 @@ impl Context {
     }
 
     fn take_match(&mut self, raw: &RawLine<'_>) -> Verdict {
-        let line = line(raw, true);
+        let line = line(raw, Matched::Yes);
         let before: usize = self.recent.iter().map(cost).sum();
         let after = self.after * (TEXT_MAX_BYTES + LINE_COST_BYTES);
         // With all that belongs to it, so that a match is never cut off from its context. The first one always fits.
@@ -110,7 +117,7 @@ impl Context {
         if self.recent.len() == self.before {
             self.recent.pop_front();
         }
-        self.recent.push_back(line(raw, false));
+        self.recent.push_back(line(raw, Matched::No));
     }
 
     fn push(&mut self, line: Line) {
@@ -119,12 +126,12 @@ impl Context {
     }
 }
 
-fn line(raw: &RawLine<'_>, matched: bool) -> Line {
+fn line(raw: &RawLine<'_>, matched: Matched) -> Line {
     let shown = raw.bytes.len().min(TEXT_MAX_BYTES);
     Line {
         offset: raw.offset,
         text: raw.bytes[..shown].to_vec(),
-        matched,
+        matched: matched == Matched::Yes,
         truncated: raw.partial || shown < raw.bytes.len(),
     }
 }

@@ -2,9 +2,9 @@
 //! the directories of the logs.
 //!
 //! All of it blocks, and runs on threads that may. The journal's lock is taken before the table's own, which is held for
-//! moments only. Nothing here fails a run: what cannot be written is kept in memory, and tried again.
+//! moments only; neither is held while a disk is waited for that syncs. Nothing here fails a run: what cannot be written is kept in memory, and tried again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::exec::age::{Moment, Stamp};
 use crate::exec::entry::{Begun, Ended, Line, log_bytes};
 use crate::exec::history::{ENDED_MAX, Kept, UNWRITTEN};
-use crate::exec::journal::{Journal, Open, Place};
+use crate::exec::journal::{Journal, Open, Place, Rewrite};
 use crate::exec::retention::Retention;
 use crate::exec::run::Run;
 use crate::sandbox::id::RunId;
@@ -27,6 +27,8 @@ pub(super) struct Home {
     retention: Arc<Retention>,
     /// Something was written that is not on disk yet.
     unsynced: AtomicBool,
+    /// Held by who writes the journal anew.
+    compacting: Mutex<()>,
 }
 
 impl Home {
@@ -46,6 +48,7 @@ impl RunTable {
                 journal: Mutex::new(Journal::new(dir)),
                 retention: Arc::clone(retention),
                 unsynced: AtomicBool::new(false),
+                compacting: Mutex::new(()),
             }
         });
         if new {
@@ -311,9 +314,10 @@ impl Shared {
             return;
         };
         home.unsynced.store(false, Ordering::Relaxed);
-        let synced = self
-            .write_the_unwritten(home)
-            .and_then(|()| home.journal().sync());
+        let synced = self.write_the_unwritten(home).and_then(|()| {
+            let files = home.journal().unsynced()?;
+            files.sync()
+        });
         match synced {
             // A deleted sandbox has no directory any more.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -375,39 +379,45 @@ impl Shared {
         }
     }
 
-    fn compact(&self, home: &Home) {
-        let mut journal = home.journal();
-        let (kept, open) = {
-            let inner = self.lock();
-            let live = inner
-                .known
-                .values()
-                .filter(|run| run.is_live())
-                .map(Run::begun);
-            let open = inner
-                .open
-                .iter()
-                .map(|one| &one.begun)
-                .chain(inner.starting.values());
-            if !journal.is_bloated(inner.history.len() + inner.known.len()) {
-                return;
-            }
-            let kept = inner.history.iter().filter(|kept| kept.place != UNWRITTEN);
-            let kept: Vec<(ShortId, Place)> = kept.map(|kept| (kept.id, kept.place)).collect();
-            (kept, open.cloned().chain(live).collect())
+    fn compact(self: &Arc<Self>, home: &Home) {
+        // One at a time, since they have one new file.
+        let Ok(_alone) = home.compacting.try_lock() else {
+            return;
         };
-        let places: Vec<Place> = kept.iter().map(|(_, place)| *place).collect();
-        match journal.compact(&places, open) {
-            Ok(Some(places)) => {
-                let places: HashMap<ShortId, Place> =
-                    kept.into_iter().map(|(id, _)| id).zip(places).collect();
-                self.lock().history.move_to(&places);
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(dir = %home.dir.display(), error = &error as &dyn std::error::Error, "a journal of runs is not written anew");
-            }
+        if let Err(error) = self.compact_alone(home) {
+            tracing::warn!(dir = %home.dir.display(), error = &error as &dyn std::error::Error, "a journal of runs is not written anew");
         }
+    }
+
+    fn compact_alone(self: &Arc<Self>, home: &Home) -> io::Result<()> {
+        let Some((mut rewrite, kept)) = self.begin_to_compact(home)? else {
+            return Ok(());
+        };
+        rewrite.write(kept)?;
+        let mut journal = home.journal();
+        if let Some(moved) = journal.replace(rewrite)? {
+            self.lock().history.move_to(&moved);
+        }
+        drop(journal);
+        self.mark_unsynced(home);
+        Ok(())
+    }
+
+    /// What it is written anew with; `None` if it is not to be.
+    fn begin_to_compact(&self, home: &Home) -> io::Result<Option<(Rewrite, Vec<Place>)>> {
+        let mut journal = home.journal();
+        let inner = self.lock();
+        if !journal.is_bloated(inner.history.len() + inner.known.len()) {
+            return Ok(None);
+        }
+        let kept = inner.history.iter().map(|kept| kept.place);
+        let kept = kept.filter(|place| *place != UNWRITTEN).collect();
+        let live = inner.known.values().filter(|run| run.is_live());
+        let open = inner.open.iter().map(|one| &one.begun);
+        let open = open.chain(inner.starting.values()).cloned();
+        let open = open.chain(live.map(Run::begun)).collect();
+        drop(inner);
+        Ok(journal.rewrite(open)?.map(|rewrite| (rewrite, kept)))
     }
 
     fn read(&self, ids: &[ShortId]) -> io::Result<Vec<Option<Run>>> {
