@@ -98,7 +98,7 @@ impl Ground {
     }
 
     /// It is deleted whatever is the matter; its files go as soon as they can.
-    async fn is_deleted(mut self) -> Result<()> {
+    async fn goes_when_deleted(mut self) -> Result<()> {
         self.room.delete().await.context("delete")?;
         let listed = self.daemon.api().list().await?;
         ensure!(listed.len() == 1, "{listed:?}");
@@ -151,7 +151,7 @@ async fn attack_d11_full_file_system_of_one_sandbox() -> Result<()> {
     fs::remove_dir_all(&filler)?;
     ensure!(ground.room.run("echo more > more; cat file").await?.ok()? == "kept");
     fill()?;
-    ground.is_deleted().await
+    ground.goes_when_deleted().await
 }
 
 /// Remounted read-only while it runs: the same, until it is writable again.
@@ -179,7 +179,7 @@ async fn attack_d11_read_only_file_system_of_one_sandbox() -> Result<()> {
     remount(MsFlags::empty())?;
     ensure!(ground.room.run("echo more > more; cat file").await?.ok()? == "kept");
     remount(MsFlags::MS_RDONLY)?;
-    ground.is_deleted().await
+    ground.goes_when_deleted().await
 }
 
 /// A device that fails: what lies on it cannot be read, and whoever does not read it goes on.
@@ -206,7 +206,7 @@ async fn attack_d11_broken_device_of_one_sandbox() -> Result<()> {
     ground.others_are_fine().await?;
     // The kernel may have cached all that a start needs.
     ground.stops_and_may_not_start().await?;
-    ground.is_deleted().await
+    ground.goes_when_deleted().await
 }
 
 fn device_file(layer: &Path) -> PathBuf {
