@@ -16,6 +16,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Groups below a sandbox are two levels deep (`runs/<run>`); deeper ones are not ours.
 const DEPTH: u32 = 3;
 
+/// How often a group is listed and taken again in which others are being made. Each time needs a run that was about to be
+/// started in the moment of the kill.
+const ATTEMPTS: usize = 8;
+
 /// Removes every group of `sandbox`, in v1 first: the v2 group is the one that lists it. Processes that are still there
 /// get `patience` to go.
 pub(super) fn remove(trees: &Trees, sandbox: &str, patience: Duration) -> Result<()> {
@@ -39,7 +43,19 @@ fn wait_until_empty(group: &Directory, patience: Duration) -> Result<()> {
     })
 }
 
+/// Takes a group and those below it. One that was made below it meanwhile, for a run that was just being started, holds no
+/// process and is taken too.
 fn remove_tree(parent: &Directory, name: &str, depth: u32) -> Result<()> {
+    for _ in 1..ATTEMPTS {
+        match remove_tree_once(parent, name, depth) {
+            Err(Error::Populated { .. }) => {}
+            done => return done,
+        }
+    }
+    remove_tree_once(parent, name, depth)
+}
+
+fn remove_tree_once(parent: &Directory, name: &str, depth: u32) -> Result<()> {
     let group = match parent.child(name) {
         Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(()),
         opened => opened?,

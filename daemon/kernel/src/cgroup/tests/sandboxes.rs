@@ -22,6 +22,28 @@ fn a_removed_sandbox_leaves_nothing_in_any_hierarchy() {
     assert!(fixture.parent.sandboxes().unwrap().is_empty());
 }
 
+/// A run that is about to start in the moment of a stop makes its group below one that is being removed.
+#[test]
+fn groups_made_in_the_moment_of_the_removal_go_too() {
+    for _ in 0..50 {
+        let fixture = Fixture::new();
+        let group = fixture.sandbox();
+        let both = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                both.wait();
+                for name in ["r1", "r2", "r3"] {
+                    // Refused once the group above it is gone.
+                    let _ = group.create_run(name);
+                }
+            });
+            both.wait();
+            group.remove().unwrap();
+        });
+        assert!(fixture.parent.sandboxes().unwrap().is_empty());
+    }
+}
+
 #[test]
 fn processes_keep_a_sandbox_until_they_are_killed() {
     let fixture = Fixture::new();
