@@ -1,7 +1,9 @@
 //! The task that owns a sandbox: it alone changes it, one request at a time, in the order in which they came.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 
 use super::handle::{Handle, Paused, Reply, Resume, View};
@@ -13,6 +15,7 @@ use super::update::Change;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Pace, Record};
 use idling::Watchman;
+use mending::caught;
 
 /// Update.
 mod changing;
@@ -20,6 +23,8 @@ mod changing;
 pub(super) mod idling;
 /// Pause and resume.
 mod pausing;
+/// What follows a panic, and an end that failed.
+mod mending;
 
 /// What is asked of a sandbox.
 pub(super) enum Request<L> {
@@ -69,12 +74,28 @@ pub(super) struct Actor<R: Runtime> {
     pub(super) uid_base: Option<u32>,
     /// When it looks at its want of use.
     pub(super) watchman: Watchman,
+    /// What would mend it, if it is damaged.
+    pub(super) remedy: Remedy,
 }
 
+/// What would mend a damaged sandbox, short of its delete and of the next daemon, which looks at it anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// Nothing.
+    #[default]
+    None,
+    /// The end of what it may still have, which failed: a stop tries that again, and so does whoever needs it.
+    EndAgain,
+}
+
+/// Why it is damaged.
+const NOT_ENDED: &str = "its processes could not be ended";
+const NOT_DELETED: &str = "it could not be deleted";
+
 impl<R: Runtime> Actor<R> {
-    /// Creates the sandbox, then serves it. If it cannot be created, everybody who waits for it gets the error.
+    /// Creates the sandbox, then serves it. A panic is a failure like others. If it cannot be created, everybody who waits for it gets the error.
     pub(super) async fn create(mut self, spec: Spec) {
-        match self.create_and_start(spec).await {
+        match caught(self.create_and_start(spec)).await {
             Ok((record, started)) => {
                 self.uid_base = Some(record.uid_base);
                 self.record = Some(record);
@@ -88,28 +109,35 @@ impl<R: Runtime> Actor<R> {
         }
     }
 
-    /// Serves a sandbox until it is deleted.
+    /// Serves a sandbox until it is deleted. A panic is that one change's alone: who asked for it is told so.
     pub(super) async fn serve(mut self) {
         loop {
-            self.set_watch();
-            let (runtime, handle) = (self.runtime.clone(), self.handle.clone());
-            let live = handle.live_now();
-            let next = tokio::select! {
-                // Who asks comes before what nobody asked for.
-                biased;
-                request = self.requests.recv() => self.on_request(request).await,
-                () = died(&runtime, live.as_ref()) => self.on_holder_died(live).await,
-                () = handle.activity().used() => {
-                    self.on_used().await;
-                    Next::Serve
-                }
-                () = self.watchman.time_to_look() => self.on_look().await,
-            };
-            if matches!(next, Next::End) {
-                break;
+            // What a panic left in it is seen by `settle` alone, which takes nothing for granted but what the handle says.
+            match AssertUnwindSafe(self.serve_one()).catch_unwind().await {
+                Ok(Next::Serve) => {}
+                Ok(Next::End) => break,
+                Err(_) => self.settle().await,
             }
         }
         self.after_the_end().await;
+    }
+
+    /// Waits for the next thing that is asked of it or happens to it, and does what follows.
+    async fn serve_one(&mut self) -> Next {
+        self.set_watch();
+        let (runtime, handle) = (self.runtime.clone(), self.handle.clone());
+        let live = handle.live_now();
+        tokio::select! {
+            // Who asks comes before what nobody asked for.
+            biased;
+            request = self.requests.recv() => self.on_request(request).await,
+            () = died(&runtime, live.as_ref()) => self.on_holder_died(live).await,
+            () = handle.activity().used() => {
+                self.on_used().await;
+                Next::Serve
+            }
+            () = self.watchman.time_to_look() => self.on_look().await,
+        }
     }
 
     async fn on_request(&mut self, request: Option<Request<R::Live>>) -> Next {
@@ -153,6 +181,9 @@ impl<R: Runtime> Actor<R> {
             Resume::Auto => Event::Start,
             Resume::Error => Event::Enter,
         };
+        if self.remedy == Remedy::EndAgain {
+            self.stop().await?;
+        }
         match self.decide(event) {
             Decision::Go(_) => match self.handle.live_now() {
                 Some(live) => self.thaw(live).await,
@@ -168,7 +199,7 @@ impl<R: Runtime> Actor<R> {
 
     async fn launch(&mut self) -> Result<R::Live> {
         // Before it runs: what was noted would have the next daemon stop it again, or delete it.
-        self.on_used().await;
+        self.forget_unused().await;
         let started = self.runtime.start(self.record()?).await?;
         let live = started.live.clone();
         self.enter_started(started);
@@ -176,7 +207,12 @@ impl<R: Runtime> Actor<R> {
     }
 
     async fn stop(&mut self) -> Result<()> {
-        match self.decide(Event::Stop) {
+        let event = match self.remedy {
+            Remedy::None => Event::Stop,
+            Remedy::EndAgain => Event::EndAgain,
+        };
+        match self.decide(event) {
+            Decision::Go(_) if self.remedy == Remedy::EndAgain => self.end_again().await,
             // Nobody gets it from here on: who needs it waits for its next start.
             Decision::Go(state) => match self.handle.take_live(self.handle.state()) {
                 Some(live) => {
@@ -191,35 +227,52 @@ impl<R: Runtime> Actor<R> {
     }
 
     async fn delete(&mut self) -> Result<()> {
+        let live = self.begin_delete();
+        self.finish_delete(live).await
+    }
+
+    /// From here on nobody gets it any more.
+    fn begin_delete(&self) -> Option<R::Live> {
         let state = match self.decide(Event::Delete) {
             Decision::Go(state) => state,
             Decision::Stay | Decision::Refuse(_) => State::Deleting,
         };
-        if let Some(live) = self.handle.take_live(state) {
-            self.end_processes(live, Cause::Asked, state).await?;
+        self.handle.take_live(state)
+    }
+
+    async fn finish_delete(&mut self, live: Option<R::Live>) -> Result<()> {
+        if let Some(live) = live {
+            self.end_processes(live, Cause::Asked, State::Deleting)
+                .await?;
         }
         let deleted = self.runtime.put_away(self.handle.id().clone()).await;
         // It is there still, and can be deleted again.
-        deleted.map_err(|error| self.damage("it could not be deleted", error))
+        deleted.map_err(|error| self.damage(NOT_DELETED, Remedy::None, error))
     }
 
     /// Ends the processes of a started sandbox. If that fails, it is damaged: nobody knows what still runs in it.
     async fn end_processes(&mut self, live: R::Live, cause: Cause, then: State) -> Result<()> {
-        match self.runtime.end(live, cause).await {
-            Ok(()) => {
-                self.handle.activity().set_pace(Pace::Counting);
-                self.handle.update(|status| {
-                    status.state = then;
-                    status.reason.clear();
-                });
-                Ok(())
-            }
-            Err(error) => Err(self.damage("its processes could not be ended", error)),
+        let ended = self.runtime.end(live, cause).await;
+        self.enter_ended(ended, then)
+    }
+
+    fn enter_ended(&mut self, ended: Result<()>, then: State) -> Result<()> {
+        // No pause is left of it, either way.
+        self.handle.activity().set_pace(Pace::Counting);
+        if let Err(error) = ended {
+            return Err(self.damage(NOT_ENDED, Remedy::EndAgain, error));
         }
+        self.remedy = Remedy::None;
+        self.handle.update(|status| {
+            status.state = then;
+            status.reason.clear();
+        });
+        Ok(())
     }
 
     /// Marks the sandbox as damaged. Gives the error back, with the sandbox's name: who asked gets it, and logs it.
-    fn damage(&self, what: &str, error: Error) -> Error {
+    fn damage(&mut self, what: &str, remedy: Remedy, error: Error) -> Error {
+        self.remedy = remedy;
         self.handle.update(|status| {
             status.state = State::Damaged;
             status.reason = format!("{what}: {error}");
@@ -237,7 +290,7 @@ impl<R: Runtime> Actor<R> {
             created_at_ms: self.handle.created_at_ms(),
         };
         let record = self.runtime.create(new).await?;
-        match self.runtime.start(Arc::clone(&record)).await {
+        match caught(self.runtime.start(Arc::clone(&record))).await {
             Ok(started) => Ok((record, started)),
             Err(error) => {
                 self.runtime.uncreate(record).await;
@@ -318,7 +371,10 @@ impl<R: Runtime> Actor<R> {
         error.hint(match refusal {
             Refusal::NotYetCreated => "call again in a moment",
             Refusal::NotRunning => "start it first; a run does so by itself",
-            Refusal::IsFrozen => "resume it, or call with `resume = AUTO`",
+            Refusal::IsFrozen => "thaw it: `lodge resume NAME`, Resume in the API; or let the call do so: no `--resume error`, in the API `resume = AUTO`",
+            Refusal::IsDamaged if self.remedy == Remedy::EndAgain => {
+                "stop it, which tries again to end its processes, or delete it"
+            }
             Refusal::IsDamaged => "mend what it says and restart lodged, or delete it",
             Refusal::IsBeingDeleted => "acquire it anew",
             Refusal::AlreadyCreated => "report this: it is a fault of Lodge",

@@ -123,6 +123,15 @@ pub(super) fn did_not_settle() -> Error {
     .hint("pause again; `lodge ps` shows what runs in it")
 }
 
+/// The error of a change that panicked. The panic itself is on standard error, with its place.
+pub(super) fn panicked() -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        "INTERNAL",
+        "a fault of lodged; see its log",
+    )
+}
+
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),

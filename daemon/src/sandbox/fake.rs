@@ -37,9 +37,20 @@ pub(crate) struct World {
     /// Changes that fail, each once, in this order, by name: `create`, `start`, `end`, `freeze`, `thaw`, `limit`, `write`,
     /// `put away`.
     pub(crate) failing: Vec<&'static str>,
+    /// The change that panics, once: before it takes effect, or after.
+    pub(crate) panicking: Option<(&'static str, Moment)>,
     /// Starts so far; each start is a life of its own.
     lives: u64,
     uids: u32,
+}
+
+/// When a change panics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Before it took effect.
+    Before,
+    /// After.
+    Done,
 }
 
 /// The processes of a sandbox.
@@ -86,6 +97,7 @@ impl Fake {
         change: impl FnOnce(&mut World) -> Result<T>,
     ) -> Result<T> {
         yield_now().await;
+        self.panic_if_told(name, Moment::Before);
         let done = {
             let mut world = self.world();
             match world.failing.first() {
@@ -100,8 +112,17 @@ impl Fake {
                 _ => change(&mut world),
             }
         };
+        self.panic_if_told(name, Moment::Done);
         yield_now().await;
         done
+    }
+
+    fn panic_if_told(&self, name: &'static str, moment: Moment) {
+        let told = self
+            .world()
+            .panicking
+            .take_if(|told| *told == (name, moment));
+        assert!(told.is_none(), "{name} panics, as it was told to");
     }
 
     fn statuses(&self, record: &Record) -> Result<Vec<LimitStatus>> {
@@ -269,6 +290,14 @@ impl Runtime for Fake {
 
     async fn unused(&self, id: SandboxId) -> Option<Unused> {
         self.world().unused.get(&id).copied()
+    }
+
+    async fn end_leftovers(&self, id: SandboxId) -> Result<()> {
+        self.change("end", |world| {
+            world.alive.remove(&id);
+            Ok(())
+        })
+        .await
     }
 
     async fn put_away(&self, id: SandboxId) -> Result<()> {

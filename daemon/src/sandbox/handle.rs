@@ -9,6 +9,7 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, mpsc, oneshot};
 use super::activity::{Activity, StreamUse, Use};
 use super::actor::Request;
 use super::changes::{Changes, Teller};
+use super::failure::panicked;
 use super::filter::Filter;
 use super::id::{SandboxId, SandboxName, Tenant};
 use super::idle::IdlePolicy;
@@ -356,6 +357,12 @@ impl<L> Handle<L> {
         Arc::clone(&self.0.gate).write_owned().await
     }
 
+    /// Holds the gate as who is about to spawn does, but without being a use.
+    #[cfg(test)]
+    pub(super) async fn hold_gate(&self) -> OwnedRwLockReadGuard<()> {
+        Arc::clone(&self.0.gate).read_owned().await
+    }
+
     /// For its task alone.
     pub(super) fn update(&self, change: impl FnOnce(&mut Status<L>)) {
         change(&mut self.status_mut());
@@ -376,7 +383,13 @@ impl<L> Handle<L> {
         let (reply, answer) = oneshot::channel();
         let sent = self.0.requests.send(request(reply)).await;
         sent.map_err(|_| self.is_gone())?;
-        answer.await.map_err(|_| self.is_gone())?
+        answer
+            .await
+            .map_err(|_| match self.0.requests.is_closed() {
+                true => self.is_gone(),
+                // Its task lives on, and has panicked over this.
+                false => panicked(),
+            })?
     }
 
     /// The error of a call that came too late.

@@ -156,6 +156,11 @@ impl Runtime for Host {
         unused.await.unwrap_or_default()
     }
 
+    async fn end_leftovers(&self, id: SandboxId) -> Result<()> {
+        self.change(move |platform| stop::end_leftovers(platform, &id))
+            .await
+    }
+
     async fn put_away(&self, id: SandboxId) -> Result<()> {
         self.change(move |platform| {
             // Where there was nothing live, an earlier daemon may have left something.

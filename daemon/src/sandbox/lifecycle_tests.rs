@@ -16,13 +16,13 @@ use super::update::Change;
 use crate::error::Result;
 
 /// One daemon's life on a host: dropped with its tasks, as by kill -9.
-struct Daemon {
-    registry: Registry<Fake>,
+pub(super) struct Daemon {
+    pub(super) registry: Registry<Fake>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Daemon {
-    fn on(fake: &Fake) -> Self {
+    pub(super) fn on(fake: &Fake) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -34,11 +34,11 @@ impl Daemon {
         Self { registry, runtime }
     }
 
-    fn run<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    async fn acquire(&self, name: &str) -> Result<Handle<FakeLive>> {
+    pub(super) async fn acquire(&self, name: &str) -> Result<Handle<FakeLive>> {
         let request = Acquire {
             name: SandboxName::parse(name).expect("valid"),
             image: None,
@@ -101,7 +101,7 @@ fn a_sandbox_whose_holder_dies_is_stopped_and_its_next_use_starts_it() {
 }
 
 /// A policy of seconds.
-fn seconds(freeze: i64, stop: i64, delete: i64) -> IdleChange {
+pub(super) fn seconds(freeze: i64, stop: i64, delete: i64) -> IdleChange {
     let after = |seconds| Some(After::parse(seconds, 0).expect("valid"));
     IdleChange {
         freeze: after(freeze),
@@ -110,7 +110,7 @@ fn seconds(freeze: i64, stop: i64, delete: i64) -> IdleChange {
     }
 }
 
-fn idle(policy: IdleChange) -> Change {
+pub(super) fn idle(policy: IdleChange) -> Change {
     Change {
         limits: Default::default(),
         shortfall: Shortfall::Refuse,
@@ -121,7 +121,7 @@ fn idle(policy: IdleChange) -> Change {
 }
 
 /// Lets its task get as far as it gets by this time.
-async fn after(seconds: u64) {
+pub(super) async fn after(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     for _ in 0..50 {
         tokio::task::yield_now().await;

@@ -95,6 +95,9 @@ pub(crate) mod fake;
 /// What is decided above the seam.
 #[cfg(test)]
 mod lifecycle_tests;
+/// The same where changes panic or fail.
+#[cfg(test)]
+mod mending_tests;
 /// Listing and watching many of them.
 #[cfg(test)]
 mod view_tests;

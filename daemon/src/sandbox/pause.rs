@@ -24,13 +24,7 @@ static RECLAIMS: Semaphore = Semaphore::const_new(4);
 
 /// Freezes the runs, or leaves them as they were.
 pub(super) async fn freeze(host: &Host, live: Live) -> Result<()> {
-    fault::point("pause.tell holder")?;
-    live.holder.set_clocks(Clocks::Stopped).await?;
-    fault::point("pause.tell holder.done")?;
-    let group = Arc::clone(&live.cgroup);
-    let frozen = host
-        .on_thread(move |_| fault::around("pause.freeze", || Ok(group.freeze(SETTLES_WITHIN)?)));
-    let frozen = frozen.await;
+    let frozen = try_to_freeze(host, &live).await;
     if frozen.is_err()
         && let Err(error) = thaw(host, live).await
     {
@@ -38,6 +32,15 @@ pub(super) async fn freeze(host: &Host, live: Live) -> Result<()> {
         tracing::error!(error = %error.chain(), "a freeze was not undone");
     }
     frozen
+}
+
+async fn try_to_freeze(host: &Host, live: &Live) -> Result<()> {
+    fault::point("pause.tell holder")?;
+    live.holder.set_clocks(Clocks::Stopped).await?;
+    fault::point("pause.tell holder.done")?;
+    let group = Arc::clone(&live.cgroup);
+    host.on_thread(move |_| fault::around("pause.freeze", || Ok(group.freeze(SETTLES_WITHIN)?)))
+        .await
 }
 
 /// Lets the runs go on.

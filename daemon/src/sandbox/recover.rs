@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::actor::idling::Watchman;
-use super::actor::{Actor, Request};
+use super::actor::{Actor, Remedy, Request};
 use super::handle::{Handle, Identity, Status};
 use super::id::{SandboxId, SandboxName};
 use super::limits::{self, LimitStatus, Shortfall};
@@ -228,6 +228,7 @@ fn serve<R: Runtime>(
         record,
         uid_base,
         watchman,
+        remedy: Remedy::default(),
     };
     tokio::spawn(actor.serve());
 }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 use super::actor::idling::Watchman;
-use super::actor::{Actor, IS_BEING_DELETED, Request};
+use super::actor::{Actor, IS_BEING_DELETED, Remedy, Request};
 use super::filter::Filter;
 use super::handle::{Handle, Identity, Resume, SANDBOX_CONTENDED, SANDBOX_NOT_FOUND, Status, View};
 use super::host::Host;
@@ -240,6 +240,7 @@ impl<R: Runtime> Registry<R> {
                     record: None,
                     uid_base: None,
                     watchman: Watchman::default(),
+                    remedy: Remedy::default(),
                 };
                 tokio::spawn(actor.create(spec));
                 Ok(Obtained {

@@ -80,6 +80,9 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// How long a sandbox has not been used, if that was remembered.
     fn unused(&self, id: SandboxId) -> impl Future<Output = Option<Unused>> + Send;
 
+    /// Ends whatever a sandbox may have of which nobody knows what still runs in it.
+    fn end_leftovers(&self, id: SandboxId) -> impl Future<Output = Result<()>> + Send;
+
     /// Ends what a sandbox without `Live` may still have, and takes its files out of sight, for good.
     fn put_away(&self, id: SandboxId) -> impl Future<Output = Result<()>> + Send;
 

@@ -28,6 +28,8 @@ pub enum Event {
     Enter,
     /// Its processes are to end.
     Stop,
+    /// Its processes are to end, which failed before.
+    EndAgain,
     /// It is to go.
     Delete,
     /// It is to get no CPU.
@@ -99,6 +101,7 @@ pub fn decide(state: State, event: Event) -> Decision {
         (State::Creating, _) => Refuse(Refusal::NotYetCreated),
 
         (State::Damaged, Event::Stop) => Stay,
+        (State::Damaged, Event::EndAgain) => Go(State::Stopped),
         (State::Damaged, _) => Refuse(Refusal::IsDamaged),
 
         (State::Running, Event::Start | Event::Enter | Event::Thaw) => Stay,
@@ -109,10 +112,10 @@ pub fn decide(state: State, event: Event) -> Decision {
         (State::Frozen, Event::Enter) => Refuse(Refusal::IsFrozen),
         (State::Frozen, Event::Freeze) => Stay,
 
-        (State::Running | State::Frozen, Event::Stop) => Go(State::Stopped),
+        (State::Running | State::Frozen, Event::Stop | Event::EndAgain) => Go(State::Stopped),
 
         (State::Stopped, Event::Start | Event::Enter) => Go(State::Running),
-        (State::Stopped, Event::Stop) => Stay,
+        (State::Stopped, Event::Stop | Event::EndAgain) => Stay,
         (State::Stopped, Event::Freeze | Event::Thaw) => Refuse(Refusal::NotRunning),
     }
 }
@@ -129,7 +132,7 @@ mod tests {
     const STATES: [State; 6] = [Creating, Running, Frozen, Stopped, Damaged, Deleting];
 
     /// One row per event, one column per state in the order of `STATES`.
-    const EXPECTED: [(Event, [Decision; 6]); 12] = [
+    const EXPECTED: [(Event, [Decision; 6]); 13] = [
         (
             Event::Created,
             [
@@ -171,6 +174,17 @@ mod tests {
                 Go(Stopped),
                 Stay,
                 Stay,
+                Refuse(IsBeingDeleted),
+            ],
+        ),
+        (
+            Event::EndAgain,
+            [
+                Refuse(NotYetCreated),
+                Go(Stopped),
+                Go(Stopped),
+                Stay,
+                Go(Stopped),
                 Refuse(IsBeingDeleted),
             ],
         ),

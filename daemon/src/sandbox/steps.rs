@@ -4,7 +4,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::error::{Error, ErrorKind, Result};
+use super::failure::panicked;
+use crate::error::Result;
 use crate::fault::{self, Moment};
 
 /// One step. `undo` takes back what `run` did, and also what a `run` that failed half-way left; it cannot fail: what it
@@ -55,15 +56,6 @@ fn undo<C>(table: &str, step: &Step<C>, context: &mut C) {
     }
 }
 
-/// The panic itself is on standard error, with its place.
-fn panicked() -> Error {
-    Error::new(
-        ErrorKind::Internal,
-        "INTERNAL",
-        "a fault of lodged; see its log",
-    )
-}
-
 /// Takes all steps back, the last first.
 pub(crate) fn undo_all<C>(table: &str, steps: &[Step<C>], context: &mut C) {
     for step in steps.iter().rev() {
@@ -74,6 +66,7 @@ pub(crate) fn undo_all<C>(table: &str, steps: &[Step<C>], context: &mut C) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     type Log = Vec<&'static str>;
 

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::super::idle::IdlePolicy;
 use super::super::runtime::{Cause, Runtime};
 use super::super::state::{Event, State};
+use super::pausing::Alone;
 use super::{Actor, Next};
 use crate::error::{Error, Result};
 use crate::store::{Pace, Unused};
@@ -82,8 +83,17 @@ impl<R: Runtime> Actor<R> {
         self.watchman.next = self.watchman.next.max(self.watchman.not_before.take());
     }
 
-    /// Somebody uses it: what was noted does not hold any more.
+    /// Somebody uses it: what was noted does not hold any more. That a caller paused it does, until it is thawed: without
+    /// that note the next daemon would take the pause for want of use.
     pub(super) async fn on_used(&mut self) {
+        match self.handle.activity().pace() {
+            Pace::Standing => self.note_unused().await,
+            Pace::Counting => self.forget_unused().await,
+        }
+    }
+
+    /// Takes away what was noted.
+    pub(super) async fn forget_unused(&mut self) {
         if self.watchman.noted.take().is_some() {
             self.runtime
                 .note_unused(self.handle.id().clone(), None)
@@ -129,7 +139,24 @@ impl<R: Runtime> Actor<R> {
             Ok(None) => {}
             Err(error) => {
                 self.log_idle("freeze", &error);
-                self.watchman.not_before = Instant::now().checked_add(TRIED_AGAIN_AFTER);
+                self.try_later();
+            }
+        }
+    }
+
+    /// What was due waits: it would fail again at once.
+    pub(super) fn try_later(&mut self) {
+        self.watchman.not_before = Instant::now().checked_add(TRIED_AGAIN_AFTER);
+    }
+
+    /// Keeps everybody from spawning, unless somebody is about to all the time.
+    async fn alone_to(&mut self, what: &str) -> Option<Alone> {
+        match self.alone().await {
+            Ok(alone) => Some(alone),
+            Err(error) => {
+                self.log_idle(what, &error);
+                self.try_later();
+                None
             }
         }
     }
@@ -146,7 +173,9 @@ impl<R: Runtime> Actor<R> {
     }
 
     async fn idle_stop(&mut self, policy: &IdlePolicy) {
-        let alone = self.handle.close_gate().await;
+        let Some(alone) = self.alone_to("stop").await else {
+            return;
+        };
         let unused = self.handle.activity().idle_for().unwrap_or_default();
         // Somebody may have come in before the gate was closed.
         let state = self.handle.state();
@@ -168,16 +197,20 @@ impl<R: Runtime> Actor<R> {
     }
 
     async fn idle_delete(&mut self, policy: &IdlePolicy) -> Next {
-        let alone = self.handle.close_gate().await;
+        let Some(alone) = self.alone_to("delete").await else {
+            return Next::Serve;
+        };
         let unused = self.handle.activity().idle_for().unwrap_or_default();
         let due = policy.due(self.handle.state(), unused) == Some(Event::IdleDelete);
-        drop(alone);
         // Requests that wait come first: they are use.
         if !due || !self.requests.is_empty() {
             return Next::Serve;
         }
         tracing::info!(sandbox = %self.handle.id(), "deleted: nobody uses it");
-        match self.delete().await {
+        let live = self.begin_delete();
+        // Who comes now finds that it is being deleted; nobody gets leave to spawn in it any more.
+        drop(alone);
+        match self.finish_delete(live).await {
             Ok(()) => Next::End,
             Err(error) => {
                 self.log_idle("delete", &error);

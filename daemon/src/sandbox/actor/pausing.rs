@@ -100,7 +100,7 @@ impl<R: Runtime> Actor<R> {
     /// Lets its processes go on.
     pub(super) async fn thaw(&mut self, live: R::Live) -> Result<R::Live> {
         // Before it runs: what was noted would have the next daemon freeze it again, or delete it.
-        self.on_used().await;
+        self.forget_unused().await;
         self.runtime.thaw(live.clone()).await?;
         self.handle.activity().set_pace(Pace::Counting);
         self.handle.update(|status| {

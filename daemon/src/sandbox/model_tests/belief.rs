@@ -15,7 +15,10 @@ pub(super) enum Phase {
     Running,
     Frozen,
     Stopped,
+    /// It can be deleted.
     Damaged,
+    /// Damaged too, but its end can be tried again.
+    Unended,
 }
 
 impl Phase {
@@ -25,7 +28,7 @@ impl Phase {
             Self::Running => State::Running,
             Self::Frozen => State::Frozen,
             Self::Stopped => State::Stopped,
-            Self::Damaged => State::Damaged,
+            Self::Damaged | Self::Unended => State::Damaged,
         }
     }
 }
@@ -131,7 +134,7 @@ pub(super) fn after_kill(before: &Beliefs, rebooted: bool) -> Beliefs {
         there.unused.0 = there.unused.0.saturating_sub(NOT_NOTED);
         if rebooted {
             all.insert(Belief::There(there.in_phase(Phase::Stopped)));
-        } else if there.phase == Phase::Damaged {
+        } else if matches!(there.phase, Phase::Damaged | Phase::Unended) {
             // What its processes do is looked at anew, and whether a caller paused them was lost with their state.
             for phase in [Phase::Running, Phase::Frozen, Phase::Stopped] {
                 for held in [false, phase == Phase::Frozen] {
@@ -233,12 +236,17 @@ fn explain(before: &Belief, done: &Done, company: Company<'_>) -> Vec<Belief> {
             false => Vec::new(),
         },
         Answer::Refused("FAKE_FAILURE") if company.fault.is_some() => {
-            failed(before, done.op, company.fault)
+            let mut all = failed(before, done.op, company.fault);
+            // It started it, found it paused, and could not thaw it.
+            if company.fault == Some("thaw") && company.has(&[Op::Pause]) {
+                all.extend(half_done(before, done.op));
+            }
+            all
         }
         // What is left of it could not be ended, of which nobody is told.
-        Answer::Done if done.op == Op::HolderDies && ends_in_damage(company.fault) => {
+        Answer::Done if done.op == Op::HolderDies && company.fault == Some("end") => {
             let mut all: Vec<_> = effect(before, done.op).into_iter().collect();
-            all.extend(in_phase(before, Phase::Damaged));
+            all.extend(in_phase(before, Phase::Unended));
             all
         }
         // It met a sandbox that was on its way out.
@@ -308,7 +316,9 @@ fn effect(before: &Belief, op: Op) -> Result<Belief, &'static str> {
         (Op::Delete, _) => return Ok(Belief::Absent),
         (Op::Look, _) => there.clone(),
         (Op::Stop | Op::HolderDies, Phase::Damaged) => there.clone(),
+        (Op::HolderDies, Phase::Unended) => there.clone(),
         (_, Phase::Damaged) => return Err("SANDBOX_DAMAGED"),
+        (Op::Pause | Op::Thaw | Op::Update(_), Phase::Unended) => return Err("SANDBOX_DAMAGED"),
         (Op::Update(label), _) => There {
             label,
             ..there.clone()
@@ -340,17 +350,16 @@ fn refused(before: &Belief, op: Op) -> Vec<Belief> {
 /// A change of the host failed: it is as it was, or nobody knows how it is.
 fn failed(before: &Belief, op: Op, fault: Option<Fault>) -> Vec<Belief> {
     let mut all = refused(before, op);
-    if ends_in_damage(fault) {
-        let damaged = all
-            .iter()
-            .filter_map(|belief| in_phase(belief, Phase::Damaged));
-        all.extend(damaged.collect::<Vec<_>>());
-    }
+    let phase = match (before, fault) {
+        (_, Some("end")) => Phase::Unended,
+        (_, Some("put away")) => Phase::Damaged,
+        // It was ended after all, and then not started.
+        (Belief::There(there), _) if there.phase == Phase::Unended => Phase::Stopped,
+        _ => return all,
+    };
+    let changed = all.iter().filter_map(|belief| in_phase(belief, phase));
+    all.extend(changed.collect::<Vec<_>>());
     all
-}
-
-fn ends_in_damage(fault: Option<Fault>) -> bool {
-    matches!(fault, Some("end" | "put away"))
 }
 
 /// What may be true where an operation was broken off.
