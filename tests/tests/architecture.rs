@@ -350,6 +350,7 @@ const ROWS: &[&str] = &[
     "attack_d07_",
     "attack_d09_",
     "attack_d10_",
+    "attack_d11_",
     "attack_d13_",
     "attack_d14_",
     "attack_d17_",
