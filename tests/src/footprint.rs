@@ -23,8 +23,8 @@ pub struct Footprint {
     pub lodged_fds: u64,
     /// Descriptors of its launcher.
     pub launcher_fds: u64,
-    /// Threads of the daemon.
-    pub threads: u64,
+    /// Threads of the daemon that do not just wait for work: it keeps those of a burst for an hour.
+    pub busy_threads: u64,
     /// Processes with a user id of the daemon's range, those that wait to be reaped excluded.
     pub processes: u64,
     /// Mounts of the host below the daemon's directories.
@@ -52,7 +52,7 @@ impl Footprint {
         ("holders rss (KiB)", |f| f.holders_kib),
         ("lodged fds", |f| f.lodged_fds),
         ("launcher fds", |f| f.launcher_fds),
-        ("lodged threads", |f| f.threads),
+        ("lodged busy threads", |f| f.busy_threads),
         ("processes", |f| f.processes),
         ("mounts", |f| f.mounts),
         ("cgroups", |f| f.cgroups),
@@ -77,7 +77,7 @@ impl Footprint {
             holders_kib: holders.iter().map(|pid| resident_kib(*pid)).sum(),
             lodged_fds: host::open_files(lodged)? as u64,
             launcher_fds: host::open_files(launcher)? as u64,
-            threads: host::threads(lodged)? as u64,
+            busy_threads: host::busy_threads(lodged)? as u64,
             processes: processes.iter().filter(|(_, state)| *state != 'Z').count() as u64,
             mounts: below(slot.state())? + below(slot.home())?,
             cgroups: cgroup::containing(&daemon.cgroup(), "")?.len() as u64,

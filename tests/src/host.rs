@@ -112,6 +112,30 @@ pub fn threads(pid: i32) -> Result<usize> {
         .count())
 }
 
+/// Threads of a process that do not just wait for work to come or for a lock. A pool keeps such threads for long; one that
+/// is stuck in a call is counted.
+pub fn busy_threads(pid: i32) -> Result<usize> {
+    let waiting = [
+        libc::SYS_futex,
+        libc::SYS_epoll_pwait,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait,
+    ];
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).context("list threads")?;
+    let mut busy = 0;
+    for thread in threads {
+        let call = match fs::read_to_string(thread?.path().join("syscall")) {
+            Ok(call) => call,
+            // It ended meanwhile.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => continue,
+            Err(error) => return Err(error).context("what a thread waits for"),
+        };
+        let number = call.split(' ').next().and_then(|n| n.parse().ok());
+        busy += usize::from(!number.is_some_and(|number| waiting.contains(&number)));
+    }
+    Ok(busy)
+}
+
 /// Direct children of a process.
 pub fn children(pid: i32) -> Result<Vec<i32>> {
     let mut found = Vec::new();

@@ -108,6 +108,14 @@ impl Beliefs {
         self.0.iter().any(|belief| *belief != Belief::Absent)
     }
 
+    /// Whether so many processes may be there once every run has gone.
+    pub fn may_have_left(&self, count: usize) -> bool {
+        self.0.iter().any(|belief| match belief {
+            Belief::Absent => count == 0,
+            Belief::There { left, .. } => count == *left,
+        })
+    }
+
     /// After this step was done alone. `None` if nothing that was believed explains its answer.
     #[must_use]
     pub fn after(&self, done: &Done) -> Option<Self> {
@@ -367,6 +375,18 @@ mod tests {
             let after = maybe.after(&done(Step::Read, Answer::Numbers(read)));
             assert_eq!(after.is_some(), possible);
         }
+    }
+
+    #[test]
+    fn what_is_left_is_what_runs_left() {
+        let beliefs = Beliefs::default().after(&created()).expect("created");
+        assert!(beliefs.may_have_left(0) && !beliefs.may_have_left(1));
+        let left = beliefs.after(&done(Step::Leave, Answer::Ran));
+        let left = left.expect("left");
+        assert!(left.may_have_left(1) && !left.may_have_left(0) && !left.may_have_left(2));
+        let maybe = left.after(&done(Step::Stop, Answer::Unanswered));
+        let maybe = maybe.expect("either");
+        assert!(maybe.may_have_left(0) && maybe.may_have_left(1) && !maybe.may_have_left(2));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::worker::{Tally, Worker};
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// Samples between two kills: 2 to 9, at random.
 const SAMPLES_BETWEEN_KILLS: (u64, u64) = (2, 8);
-/// What was deleted is off the disk, and threads for blocking calls have gone (they stay for 10 s), within this time.
+/// What was deleted is off the disk, and every thread waits for work, within this time.
 const AT_REST_WITHIN: Duration = Duration::from_secs(60);
 /// A sandbox that stays through all rounds and all kills.
 const VETERAN: &str = "veteran";
@@ -63,7 +63,6 @@ pub(crate) struct Soak {
     plan: Plan,
     random: Random,
     veteran: Beliefs,
-    threads_at_start: u64,
     started: Instant,
     pub(crate) record: Record,
 }
@@ -77,7 +76,6 @@ impl Soak {
             ..Default::default()
         };
         Ok(Self {
-            threads_at_start: Footprint::of(&daemon)?.threads,
             daemon,
             outages: Outages::new(),
             tally: Arc::default(),
@@ -178,8 +176,7 @@ impl Soak {
     async fn rest(&mut self) -> Result<()> {
         let used = until("the daemon is at rest", AT_REST_WITHIN, || async {
             let now = Footprint::of(&self.daemon)?;
-            let at_rest =
-                now.trash == 0 && now.sandboxes == 1 && now.threads <= self.threads_at_start;
+            let at_rest = now.trash == 0 && now.sandboxes == 1 && now.busy_threads == 0;
             Ok(at_rest.then_some(now))
         });
         let used = used

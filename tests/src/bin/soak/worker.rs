@@ -16,7 +16,7 @@ use crate::errand::{self, Errand};
 use crate::outages::OutagesSeen;
 use crate::random::Random;
 
-/// A run that was begun before a kill has ended within this time of it.
+/// A run that a kill met, or that nobody waits for, has gone within this time, with every process that ends with it.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What was done so far, by all workers.
@@ -86,16 +86,17 @@ impl Worker {
         let (name, believed) = &self.rooms[of];
         let answer = perform(&self.api, name, step).await?;
         self.tally.count(step);
-        if answer == Answer::Unanswered {
-            ensure!(
-                self.outages.since(before),
-                "{step:?} of {name} was not answered"
-            );
-            self.settle(of).await?;
-        }
+        let unanswered = answer == Answer::Unanswered;
+        ensure!(
+            !unanswered || self.outages.since(before),
+            "{step:?} of {name} was not answered"
+        );
         let done = Done { step, answer };
         let contradiction = || format!("{name}: {done:?} contradicts {believed:?}");
         self.rooms[of].1 = believed.after(&done).with_context(contradiction)?;
+        if unanswered {
+            self.settle(of).await?;
+        }
         Ok(())
     }
 
@@ -109,7 +110,12 @@ impl Worker {
         };
         self.tally.operations.fetch_add(1, Ordering::Relaxed);
         match done {
-            Ok(()) => self.step(of, Step::Start).await,
+            // A log has its last line before its run ends, and a call is answered before all that goes with its command
+            // is gone.
+            Ok(()) => {
+                self.settle(of).await?;
+                self.step(of, Step::Start).await
+            }
             Err(error) if is_broken(&error) && self.outages.since(before) => {
                 // A create that was not answered may not have happened; else it is started, as by any run.
                 self.settle(of).await?;
@@ -133,30 +139,21 @@ impl Worker {
         }
     }
 
-    /// Waits until the daemon is back and what was begun before is at its end.
+    /// Waits until the daemon is up, what was begun is at its end, and no process is there but those that were left.
     async fn settle(&self, of: usize) -> Result<()> {
-        let name = &self.rooms[of].0;
+        let (name, believed) = &self.rooms[of];
         let (api, mut outages) = (self.api.clone(), self.outages.clone());
-        until(
-            "runs from before an outage have ended",
-            SETTLED_WITHIN,
-            || {
-                let request = pb::GetSandboxRequest {
-                    sandbox: by_name(name),
-                };
-                let (api, mut outages) = (api.clone(), outages.clone());
-                async move {
-                    outages.over().await?;
-                    match api.sandboxes().get(request).await {
-                        Ok(now) => Ok((now.into_inner().live_runs == 0).then_some(())),
-                        Err(status) if status.code() == Code::NotFound => Ok(Some(())),
-                        // The next kill came.
-                        Err(_) => Ok(None),
-                    }
-                }
-            },
-        )
-        .await?;
+        let settled = until("nothing runs but what was left", SETTLED_WITHIN, || {
+            let mut outages = outages.clone();
+            let api = api.clone();
+            async move {
+                outages.over().await?;
+                Ok(is_settled(&api, name, believed).await?.then_some(()))
+            }
+        });
+        settled
+            .await
+            .with_context(|| format!("{name}, of which is believed {believed:?}"))?;
         outages.over().await
     }
 
@@ -194,6 +191,23 @@ fn numbered(step: Step, random: &mut Random) -> Step {
     match step {
         Step::Write(_) => Step::Write(random.below(1_000_000) as u32),
         other => other,
+    }
+}
+
+/// Whether no run lives in a sandbox, and no process but those that runs left behind.
+async fn is_settled(api: &Api, name: &str, believed: &Beliefs) -> Result<bool> {
+    let request = pb::GetSandboxRequest {
+        sandbox: by_name(name),
+    };
+    match api.sandboxes().get(request).await {
+        Ok(now) if now.get_ref().live_runs > 0 => return Ok(false),
+        Ok(_) => {}
+        Err(status) => return Ok(status.code() == Code::NotFound),
+    }
+    match perform(api, name, Step::Processes).await? {
+        Answer::Count(count) => Ok(believed.may_have_left(count)),
+        // The next kill came, or the rest of a delete: the next look tells.
+        _ => Ok(false),
     }
 }
 
