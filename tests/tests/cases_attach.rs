@@ -24,6 +24,14 @@ fn numbered(lines: usize) -> String {
     )
 }
 
+/// Writes the same, and after each sixth but the last waits for a file, `go-0` to `go-4`.
+fn numbered_by_sixths(lines: usize) -> String {
+    let sixth = lines / 6;
+    format!(
+        "import os, time\nfor i in range({lines}):\n last = i % {sixth} == {sixth} - 1\n print('line %06d' % i, flush=last)\n while last and i // {sixth} < 5 and not os.path.exists('go-%d' % (i // {sixth})): time.sleep(0.005)"
+    )
+}
+
 /// What [`numbered`] writes.
 fn expected(lines: usize) -> Vec<u8> {
     (0..lines)
@@ -167,15 +175,22 @@ async fn case_b6_quiet_command_through_an_impatient_proxy() -> Result<()> {
 }
 
 /// Reads to the end; cuts the connection each time that another sixth has come.
-async fn collect_with_cuts(events: &mut RunStream, proxy: &Proxy, total: usize) -> Result<Vec<u8>> {
+async fn collect_with_cuts(
+    events: &mut RunStream,
+    proxy: &Proxy,
+    room: &Room,
+    total: usize,
+) -> Result<Vec<u8>> {
     let (mut got, mut cuts) = (Vec::new(), 0);
     while let Some(event) = events.next().await {
         match event? {
             Event::Output { offset, data, .. } => {
                 ensure!(offset == got.len() as u64, "{offset} after {}", got.len());
                 got.extend_from_slice(&data);
-                if cuts < 5 && got.len() > (cuts + 1) * total / 6 {
+                if cuts < 5 && got.len() >= (cuts + 1) * total / 6 {
                     proxy.cut();
+                    // Only now is there more to come: what was cut is needed.
+                    room.run(format!("touch go-{cuts}")).await?.exited(0)?;
                     cuts += 1;
                 }
             }
@@ -202,9 +217,10 @@ async fn case_e7_every_line_once_over_five_cuts() -> Result<()> {
     let proxy = Proxy::new(&daemon.socket(), None)?;
     let far = client(&proxy.endpoint()).await?;
     let sandbox = far.sandbox("e7").await?;
-    let run = sandbox.run_argv(["python3", "-c", &numbered(LINES)]);
+    let room = daemon.api().room("e7").await?;
+    let run = sandbox.run_argv(["python3", "-c", &numbered_by_sixths(LINES)]);
     let mut events = run.stream().await?;
-    let got = collect_with_cuts(&mut events, &proxy, expected(LINES).len()).await?;
+    let got = collect_with_cuts(&mut events, &proxy, &room, expected(LINES).len()).await?;
     ensure!(
         proxy.connections() >= 6,
         "{} connections",
