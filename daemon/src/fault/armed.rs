@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::points::{DONE, is_a_point, suffix};
 use super::{FaultsError, Injected, Moment, VARIABLE};
@@ -115,6 +116,18 @@ pub(super) fn hit_done(name: &str) -> Result<(), Injected> {
     hit(&format!("{name}{DONE}"))
 }
 
+/// Waits in the place of the act alone: on a thread of the reactor, its other tasks go to another one first, as they would
+/// while the act itself waited.
+fn wait(time: Duration) {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => {
+            tokio::task::block_in_place(|| std::thread::sleep(time));
+        }
+        _ => std::thread::sleep(time),
+    }
+}
+
 impl Fault {
     fn is_due(&self) -> bool {
         let hit = self.hits.fetch_add(1, Ordering::Relaxed) + 1;
@@ -129,7 +142,7 @@ impl Fault {
                 point: self.point.clone(),
             }),
             Action::Delay(time) => {
-                std::thread::sleep(time);
+                wait(time);
                 Ok(())
             }
             Action::Panic => panic!("fault point {:?}", self.point),

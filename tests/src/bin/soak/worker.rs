@@ -101,8 +101,8 @@ impl Worker {
     }
 
     async fn errand(&mut self, of: usize, errand: Errand) -> Result<()> {
-        self.step(of, Step::Acquire).await?;
         let before = self.outages.now();
+        self.step(of, Step::Acquire).await?;
         let name = &self.rooms[of].0;
         let done = match self.room(name).await {
             Ok(room) => errand.run(&room).await,
