@@ -158,6 +158,7 @@ impl Engine {
     ) -> Result<Started> {
         let live = admission.live();
         runs.settle_in(&live.runs_dir, &self.0.retention);
+        runs.begun_anew();
         let places = self.places(runs, admission, &spec)?;
         let executed = exec_spec(live, &spec)?;
         let patterns = patterns(&spec.env).await?;

@@ -130,8 +130,27 @@ impl Beliefs {
         for (first, second) in [(a, b), (b, a)] {
             let halfway = Self(self.each(|belief| explain(belief, first, company)));
             all.extend(halfway.each(|belief| explain(belief, second, company)));
+            all.extend(self.after_a_late_look(first, second, company));
         }
         Self::some(all)
+    }
+
+    /// The sandbox that the first of two answers shows is looked at when its own step is done: it may be as the second one,
+    /// which came right after, has made it.
+    fn after_a_late_look(&self, first: &Done, second: &Done, company: Company) -> BTreeSet<Belief> {
+        let (Answer::Is(shown), Some(own)) = (&first.answer, made_by(first.step)) else {
+            return BTreeSet::new();
+        };
+        let first = Done {
+            step: first.step,
+            answer: Answer::Is(own.state()),
+        };
+        let halfway = Self(self.each(|belief| explain(belief, &first, company)));
+        let mut after = halfway.each(|belief| explain(belief, second, company));
+        after.retain(
+            |belief| matches!(belief, Belief::There { phase, .. } if phase.state() == *shown),
+        );
+        after
     }
 
     /// After somebody thawed it, if it was frozen then.
@@ -331,6 +350,16 @@ fn half_done(before: &Belief, step: Step) -> Vec<Belief> {
     all
 }
 
+/// What a step makes of a sandbox whose state its answer shows.
+fn made_by(step: Step) -> Option<Phase> {
+    match step {
+        Step::Start | Step::Resume => Some(Phase::Running),
+        Step::Pause => Some(Phase::Frozen),
+        Step::Stop => Some(Phase::Stopped),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,6 +376,20 @@ mod tests {
                 created: true,
             },
         )
+    }
+
+    #[test]
+    fn an_answer_may_show_what_came_right_after_and_nothing_else() {
+        let running = Beliefs::default().after(&created()).expect("created");
+        let frozen = Answer::Is(SandboxState::Frozen);
+        let pause = done(Step::Pause, frozen.clone());
+        let frozen_then = running.after(&pause).expect("frozen");
+        let start = done(Step::Start, frozen);
+        let after = frozen_then.after_both(&pause, &start).expect("explained");
+        assert_eq!(after, frozen_then);
+        let stopped = done(Step::Start, Answer::Is(SandboxState::Stopped));
+        assert!(frozen_then.after_both(&pause, &stopped).is_none());
+        assert!(frozen_then.after(&start).is_none());
     }
 
     #[test]

@@ -80,6 +80,11 @@ impl RunTable {
         retention.settled(inner.history.log_bytes());
     }
 
+    /// A run is started: whatever an earlier daemon left was taken up, or ended when the sandbox was mended.
+    pub(in crate::exec) fn begun_anew(&self) {
+        self.lock().taking_up = false;
+    }
+
     /// All runs that have processes are known by now: what is too old or too much of the others goes. Blocks.
     pub(in crate::exec) fn taken_up(&self) {
         self.lock().taking_up = false;

@@ -30,6 +30,7 @@ impl Node {
         let retention = Arc::new(Retention::new(u64::MAX, self.key.clone()));
         let table = RunTable::default();
         table.recall(self.dir.path(), &retention);
+        table.taken_up();
         (table, retention)
     }
 
