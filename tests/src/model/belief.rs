@@ -132,6 +132,12 @@ impl Beliefs {
             all.extend(halfway.each(|belief| explain(belief, second, company)));
             all.extend(self.after_a_late_look(first, second, company));
         }
+        // An acquire that creates does two things, and a pause may come between them: its start thaws it again.
+        let mut steps = [a.step, b.step].into_iter();
+        if steps.clone().any(|step| step == Step::Acquire) && steps.any(|step| step == Step::Pause)
+        {
+            all = Self(all).maybe_thawed().0;
+        }
         Self::some(all)
     }
 
