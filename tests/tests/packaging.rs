@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use lodge_tests::binary;
 use lodge_tests::daemon::{Daemon, Options};
 use lodge_tests::room::Room;
+use lodge_tests::slot::{Slot, Width};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -120,8 +121,8 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        for group in ["daemon", "lodge-test-doctor"] {
-            let _ = fs::remove_dir(self.0.join(group));
+        for group in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let _ = fs::remove_dir(group.path());
         }
         let _ = fs::remove_dir(&self.0);
     }
@@ -174,12 +175,16 @@ fn with_file(config: &Path, file: &str, text: &str, args: &[&str]) -> Result<Out
 /// the same words; there is no flag to start it all the same.
 #[test]
 fn attack_d20_missing_features_are_explained_and_refused() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let config = dir.path().join("lodged.toml");
-    fs::write(
-        &config,
-        format!("state_dir = {:?}\n", dir.path().join("state")),
-    )?;
+    // Its groups and directories, which go with it: the doctor makes a parent group.
+    let slot = Slot::take(Width::default())?;
+    let config = slot.config_file();
+    let text_of_config = format!(
+        "state_dir = {:?}\nruntime_dir = {:?}\ncgroup_parent = {:?}\n",
+        slot.state().join("lodge"),
+        slot.home().join("run"),
+        slot.cgroup()
+    );
+    fs::write(&config, text_of_config)?;
     let without = [
         ("/proc/filesystems", "nodev\tproc\n", "overlay-filesystem"),
         (
@@ -217,7 +222,7 @@ fn attack_d20_missing_features_are_explained_and_refused() -> Result<()> {
         "{said}"
     );
     ensure!(
-        !dir.path().join("state/sandboxes").exists(),
+        !slot.state().join("lodge/sandboxes").exists(),
         "it began to work"
     );
     Ok(())
