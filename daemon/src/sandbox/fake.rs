@@ -23,6 +23,13 @@ use crate::store::{Loaded, Record, Unused};
 #[derive(Clone, Default)]
 pub(crate) struct Fake(Arc<Mutex<World>>);
 
+/// Lets the other tasks have so many turns.
+pub(super) async fn turns(count: usize) {
+    for _ in 0..count {
+        yield_now().await;
+    }
+}
+
 /// What is on the host.
 #[derive(Default)]
 pub(crate) struct World {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::fake::{Fake, FakeLive};
+use super::fake::{Fake, FakeLive, turns};
 use super::filter::Filter;
 use super::handle::{Handle, Resume};
 use super::id::{SandboxName, Tenant};
@@ -123,9 +123,7 @@ pub(super) fn idle(policy: IdleChange) -> Change {
 /// Lets its task get as far as it gets by this time.
 pub(super) async fn after(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
+    turns(50).await;
 }
 
 /// Case H6, at the place where it is decided: each step of the policy at its time, none while it is in use.
@@ -255,6 +253,48 @@ fn want_of_use_counts_on_over_a_restart() {
     });
 }
 
+/// A use that begins and ends while the first note is being written takes that note away, whenever in between it comes.
+#[test]
+fn a_use_at_the_moment_of_the_first_note_takes_it_away() {
+    for late in 0..12 {
+        let fake = Fake::default();
+        let daemon = Daemon::on(&fake);
+        daemon.run(async {
+            let handle = daemon.acquire("a").await.expect("made");
+            after(59).await;
+            tokio::time::advance(Duration::from_secs(1)).await;
+            turns(late).await;
+            drop(handle.admit(Resume::Auto).await.expect("it runs"));
+            turns(50).await;
+            assert_eq!(fake.world().unused.len(), 0, "used after {late} turns");
+        });
+    }
+}
+
+/// A note that was made while the sandbox was in use is an hour old shortly after that use: it is written anew, once, and the
+/// sandbox's task does not look again and again until a minute has passed.
+#[test]
+fn a_note_is_written_anew_each_hour_also_after_a_late_use() {
+    let fake = Fake::default();
+    let daemon = Daemon::on(&fake);
+    daemon.run(async {
+        let handle = daemon.acquire("a").await.expect("made");
+        handle
+            .change(idle(seconds(0, 9000, 0)))
+            .await
+            .expect("changed");
+        let in_use = handle.admit(Resume::Auto).await.expect("it runs").use_on();
+        fake.world().failing.push("freeze");
+        handle.pause().await.expect_err("it fails");
+        after(3590).await;
+        drop(in_use);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        turns(50).await;
+        let noted = fake.world().unused[handle.id()].time;
+        assert_eq!(noted.as_secs(), 11);
+    });
+}
+
 /// A run and the sweep at the same moment: whoever runs gets in.
 #[test]
 fn a_run_and_the_idle_policy_never_race_into_an_error() {
@@ -266,9 +306,7 @@ fn a_run_and_the_idle_policy_never_race_into_an_error() {
                 let handle = daemon.acquire("a").await.expect("made");
                 handle.change(idle(policy)).await.expect("changed");
                 tokio::time::sleep(Duration::from_secs(10)).await;
-                for _ in 0..yields {
-                    tokio::task::yield_now().await;
-                }
+                turns(yields).await;
                 let admission = handle.admit(Resume::Auto).await.expect("admitted");
                 let world = fake.world();
                 assert_eq!(world.alive[handle.id()].motion, Motion::Running);

@@ -20,6 +20,8 @@ use crate::store::{Pace, Unused};
 const NOTED_AFTER: Duration = Duration::from_secs(60);
 /// How often the note is written anew: a reboot costs at most so much of what has been counted.
 const NOTED_EVERY: Duration = Duration::from_secs(3600);
+/// How often it is looked at while it is in use, at most, however short the times of its policy are.
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(100);
 /// After a freeze that was not possible it is tried again.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
@@ -39,6 +41,14 @@ impl Watchman {
         Self {
             noted: Some(Instant::now()),
             ..Self::default()
+        }
+    }
+
+    /// How much longer until its want of use is noted, if that goes on. `None`: it is in use.
+    fn note_due_in(&self, unused: Option<Duration>) -> Duration {
+        match (self.noted, unused) {
+            (Some(noted), Some(_)) => NOTED_EVERY.saturating_sub(noted.elapsed()),
+            (_, unused) => NOTED_AFTER.saturating_sub(unused.unwrap_or_default()),
         }
     }
 
@@ -71,11 +81,11 @@ impl<R: Runtime> Actor<R> {
             None => activity.idle_for(),
         };
         // One that is in use is not due before the time has passed as a whole.
-        let due = policy.due_in(state, unused.unwrap_or_default());
-        let note = match (self.watchman.noted, unused) {
-            (Some(noted), Some(_)) => NOTED_EVERY.saturating_sub(now - noted),
-            (_, unused) => NOTED_AFTER.saturating_sub(unused.unwrap_or_default()),
+        let due = match (policy.due_in(state, unused.unwrap_or_default()), unused) {
+            (Some(due), None) => Some(due.max(LOOKED_AT_EVERY)),
+            (due, _) => due,
         };
+        let note = self.watchman.note_due_in(unused);
         self.watchman.next = match activity.pace() {
             Pace::Standing if unused.is_some() => None,
             _ => now.checked_add(due.map_or(note, |due| due.min(note))),
@@ -105,7 +115,8 @@ impl<R: Runtime> Actor<R> {
     pub(super) async fn note_unused(&mut self) {
         let activity = self.handle.activity();
         let unused = Unused {
-            time: activity.idle_for().unwrap_or_default(),
+            // A use that begins while this is written is told: the note does not hold then.
+            time: activity.tell_next().unwrap_or_default(),
             pace: activity.pace(),
         };
         self.watchman.noted = Some(Instant::now());
@@ -123,7 +134,7 @@ impl<R: Runtime> Actor<R> {
             Some(Event::IdleFreeze) => self.idle_freeze(&policy).await,
             Some(Event::IdleStop) => self.idle_stop(&policy).await,
             Some(Event::IdleDelete) => return self.idle_delete(&policy).await,
-            _ if unused >= NOTED_AFTER => self.note_unused().await,
+            _ if self.watchman.note_due_in(Some(unused)).is_zero() => self.note_unused().await,
             _ => {}
         }
         Next::Serve

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, yield_now};
 
 use super::super::SandboxRef;
-use super::super::fake::{Fake, FakeLive};
+use super::super::fake::{Fake, FakeLive, turns};
 use super::super::handle::{Handle, Resume};
 use super::super::id::{SandboxName, Tenant};
 use super::super::idle::{After, IdleChange};
@@ -98,13 +98,6 @@ impl Daemon {
     /// Begins something on the daemon's own tasks.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         self.runtime.spawn(work)
-    }
-}
-
-/// Lets the other tasks have so many turns.
-pub(super) async fn turns(count: usize) {
-    for _ in 0..count {
-        yield_now().await;
     }
 }
 

@@ -14,13 +14,13 @@ mod play; // a sequence, with the checks after each move
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestCaseError, TestError, TestRunner};
 
 /// Sequences, unless `PROPTEST_CASES` says otherwise.
-const SEQUENCES: u32 = 2_000;
+const SEQUENCES: u32 = 10_000;
 /// Threads that play them.
 const THREADS: u32 = 2;
 
 /// Attack A07 at its full width: nothing is lost, nothing is stuck, nothing leaks.
 #[test]
-fn attack_a07_thousands_of_sequences_match_the_model() {
+fn attack_a07_ten_thousand_sequences_match_the_model() {
     let mut config = Config {
         failure_persistence: None,
         max_shrink_iters: 2_000,

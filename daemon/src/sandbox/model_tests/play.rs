@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::super::fake::{Fake, FakeLive};
+use super::super::fake::{Fake, FakeLive, turns};
 use super::super::filter::Filter;
 use super::super::handle::{Handle, Resume};
 use super::super::id::{SandboxId, Tenant};
 use super::super::runtime::Motion;
 use super::super::state::State;
 use super::belief::{self, Answer, Belief, Beliefs, Done};
-use super::daemon::{Daemon, LABEL, turns};
+use super::daemon::{Daemon, LABEL};
 use super::moves::{Fault, HostFate, Move, Op, SANDBOXES, Timed};
 
 const NAMES: [&str; SANDBOXES] = ["a", "b"];
