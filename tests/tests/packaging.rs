@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use lodge_tests::binary;
+use lodge_tests::cgroup;
 use lodge_tests::daemon::{Daemon, Options};
 use lodge_tests::room::Room;
 use lodge_tests::slot::{Slot, Width};
@@ -89,7 +90,10 @@ fn attack_d18_unit_is_installed_and_keeps_sandboxes() -> Result<()> {
 }
 
 /// A v2 group by the name of a service, gone when it is dropped.
-struct Service(PathBuf);
+struct Service {
+    name: String,
+    dir: PathBuf,
+}
 
 impl Service {
     fn new(name: &str) -> Result<Self> {
@@ -101,12 +105,16 @@ impl Service {
             .context("cgroup v2 is mounted")?;
         let dir = Path::new(v2).join(name);
         fs::create_dir_all(&dir)?;
-        Ok(Self(dir))
+        let name = name.to_owned();
+        Ok(Self { name, dir })
     }
 
     /// What `lodged doctor` says from within it.
     fn doctor(&self, config: &Path) -> Result<String> {
-        let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.0.display());
+        let script = format!(
+            "echo $$ > {}/cgroup.procs && exec \"$@\"",
+            self.dir.display()
+        );
         let output = Command::new("sh")
             .args(["-c", &script, "sh"])
             .arg(binary::path("lodged")?)
@@ -121,10 +129,9 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        for group in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            let _ = fs::remove_dir(group.path());
-        }
-        let _ = fs::remove_dir(&self.0);
+        // A second panic would hide the first.
+        let removed = cgroup::remove(&self.name);
+        assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
     }
 }
 
