@@ -17,6 +17,8 @@ pub struct Limits {
     pub open_files: Option<i64>,
     /// Size of /dev/shm, in bytes.
     pub shm_bytes: Option<i64>,
+    /// Its files, where the storage driver counts them.
+    pub inodes: Option<i64>,
 }
 
 impl Limits {
@@ -28,6 +30,7 @@ impl Limits {
             disk_bytes: self.disk_bytes,
             open_files: self.open_files,
             shm_bytes: self.shm_bytes,
+            inodes: self.inodes,
         }
     }
 }

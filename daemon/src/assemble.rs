@@ -16,7 +16,7 @@ use crate::image::ImageStore;
 use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::Storage;
-use crate::storage::overlay::Overlay;
+use crate::storage::overlay::Directories;
 use crate::store::{PROBE_DIR, Store, Upgrade, owner};
 
 /// The key by which bodies of requests are hashed, in the state directory.
@@ -24,9 +24,12 @@ const REQUEST_KEY: &str = "request.key";
 
 /// Everything that the sandboxes of a daemon need. The caller holds the lock on the state directory.
 pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
-    let upgrade = Upgrade { idle: config.idle };
+    let upgrade = Upgrade {
+        idle: config.idle,
+        limits: config.limits,
+    };
     let store = Store::open(&config.state_dir)?.upgrading_with(upgrade);
-    let storage = Overlay;
+    let storage = Directories;
     // What a probe left that was killed.
     storage.remove(&config.state_dir, PROBE_DIR)?;
     make_holders_dir(&config.holders_dir())?;
@@ -75,7 +78,6 @@ pub fn bench(config: &Config, launcher: Launcher) -> Result<Bench> {
     let cgroup_host = cgroup::Host::detect()?.mount_unified(&config.runtime_dir)?;
     Ok(Bench {
         launcher,
-        storage: Arc::new(Overlay),
         cgroup_parent: cgroup_host.parent(&config.cgroup_parent)?,
         uids,
         dir: config.state_dir.join(PROBE_DIR),

@@ -176,7 +176,7 @@ async fn damaged_record_is_listed_and_deletable() -> Result<()> {
             text.as_bytes()[..text.len() / 2].to_vec()
         }),
         ("version", |text| {
-            text.replacen("\"version\":2", "\"version\":999", 1)
+            text.replacen("\"version\":3", "\"version\":999", 1)
                 .replacen("\"version\": 1", "\"version\": 999", 1)
                 .into_bytes()
         }),

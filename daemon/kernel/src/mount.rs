@@ -73,6 +73,14 @@ pub fn idmapped(dir: BorrowedFd<'_>, userns: impl AsFd, attrs: u64) -> nix::Resu
     Ok(mount)
 }
 
+/// Makes a mount that is attached nowhere an idmapped one: ids on disk 0..65,535 become those of `userns`.
+///
+/// # Errors
+/// EINVAL if the file system cannot be idmapped, or the mount is attached.
+pub fn idmap_detached(mount: BorrowedFd<'_>, userns: impl AsFd) -> nix::Result<()> {
+    set_idmap(mount, userns, attr::NODEV)
+}
+
 fn text(value: String) -> nix::Result<CString> {
     CString::new(value).map_err(|_| Errno::EINVAL)
 }

@@ -116,6 +116,14 @@ pub const KEYS: &[Key] = &[
         "Default size of /dev/shm, in bytes [default: 256 MiB]",
     ),
     number(
+        "limits.disk_bytes",
+        "Default bytes of a sandbox's files [default: 10 GiB]",
+    ),
+    number(
+        "limits.inodes",
+        "Default number of a sandbox's files, with the overlay driver [default: 1048576]",
+    ),
+    number(
         "idle.freeze_after_seconds",
         "A sandbox is frozen after this long without use; 0 = never [default: 600]",
     ),

@@ -279,6 +279,8 @@ impl Resolver {
             cpu_millis: self.limit(&limits::CPU_MILLIS, default.cpu_millis),
             open_files: self.limit(&limits::OPEN_FILES, default.open_files),
             shm_bytes: self.limit(&limits::SHM_BYTES, default.shm_bytes),
+            disk_bytes: self.limit(&limits::DISK_BYTES, default.disk_bytes),
+            inodes: self.limit(&limits::INODES, default.inodes),
         }
     }
 

@@ -22,7 +22,8 @@ use crate::sandbox::limits::Limits;
 use crate::sandbox::platform::Platform;
 use crate::sandbox::steps::{Step, nothing, run_all, undo_all};
 use crate::sandbox::uid_range::{UidLease, UidRanges};
-use crate::storage::Storage;
+use crate::storage::overlay::Directories;
+use crate::storage::{Place, Storage as _};
 
 /// The check's name.
 const NAME: &str = "probe-sandbox";
@@ -39,8 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Bench {
     /// Forks its holder.
     pub launcher: Launcher,
-    /// Its files' driver.
-    pub storage: Arc<dyn Storage>,
     /// The cgroup above it.
     pub cgroup_parent: cgroup::Parent,
     /// Its uids.
@@ -92,7 +91,6 @@ impl Bench {
     pub fn of(platform: &Platform) -> Result<Self> {
         Ok(Self {
             launcher: platform.launcher.clone(),
-            storage: Arc::clone(&platform.storage),
             cgroup_parent: platform.cgroup_host.parent(&platform.cgroup_parent_name)?,
             uids: platform.uids.clone(),
             dir: platform.store.probe_dir(),
@@ -159,15 +157,16 @@ fn make_directory(probe: &mut Probe) -> Result<()> {
     }
     let layer = probe.path("layer");
     fs::create_dir_all(&layer).map_err(failed)?;
-    Ok(probe.bench.storage.prepare(&layer)?)
+    let image = [probe.path("image")];
+    let place = Place {
+        dir: &layer,
+        image: &image,
+    };
+    Ok(Directories.prepare(place, Limits::default().disk())?)
 }
 
 fn remove_directory(probe: &mut Probe) {
-    if let Err(error) = probe
-        .bench
-        .storage
-        .remove(&probe.bench.dir, probe.id.as_str())
-    {
+    if let Err(error) = Directories.remove(&probe.bench.dir, probe.id.as_str()) {
         tracing::warn!(error = %Error::from(error).chain(), "the probe's files stay");
     }
 }
@@ -204,10 +203,11 @@ fn remove_cgroup(probe: &mut Probe) {
 fn launch_holder(probe: &mut Probe) -> Result<()> {
     const SET: &str = "an earlier step sets it";
     let limits = Limits::default();
-    let root = probe
-        .bench
-        .storage
-        .open(&probe.path("layer"), &[probe.path("image")])?;
+    let place = Place {
+        dir: &probe.path("layer"),
+        image: &[probe.path("image")],
+    };
+    let root = Directories.open(place, limits.disk())?;
     let spec = LaunchSpec {
         id: probe.id.clone(),
         uid_base: probe.lease.as_ref().expect(SET).base(),
@@ -217,8 +217,7 @@ fn launch_holder(probe: &mut Probe) -> Result<()> {
         etc_hosts: Vec::new(),
         etc_resolv_conf: Vec::new(),
         no_new_privileges: NoNewPrivileges::Off,
-        lowers: root.lowers,
-        writable: root.writable,
+        root,
         cgroup: probe.group.as_ref().expect(SET).launch_fds()?,
         socket: probe.socket(),
     };

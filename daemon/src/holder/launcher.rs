@@ -24,6 +24,7 @@ use self::process::{Program, Spawned};
 use super::error::HolderError;
 use super::sockets::listen_at;
 use crate::sandbox::id::SandboxId;
+use crate::storage::{Root, Writable};
 
 /// How long a start waits for a launcher where there is none. Another one takes a few milliseconds, unless they keep dying.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -108,10 +109,8 @@ pub struct LaunchSpec {
     pub etc_resolv_conf: Vec<u8>,
     /// Whether runs get no_new_privs.
     pub no_new_privileges: NoNewPrivileges,
-    /// Directories of the image's layers, uppermost first (O_PATH).
-    pub lowers: Vec<OwnedFd>,
-    /// The directory that holds `upper` and `work` (O_PATH).
-    pub writable: OwnedFd,
+    /// Its root file system.
+    pub root: Root,
     /// The sandbox's groups.
     pub cgroup: LaunchFds,
     /// Where the next daemon finds the holder; its directory is root's alone.
@@ -186,8 +185,16 @@ impl Launcher {
 fn request(number: u64, spec: LaunchSpec, listener: OwnedFd, connection: OwnedFd) -> (Launch, Fds) {
     let mut fds = Fds::default();
     let mut add = |role, list: Vec<OwnedFd>| list.into_iter().for_each(|fd| fds.push(role, fd));
-    add(FdRole::Lower, spec.lowers);
-    add(FdRole::Writable, vec![spec.writable]);
+    match spec.root {
+        Root::Overlay { lowers, writable } => {
+            add(FdRole::Lower, lowers);
+            match writable {
+                Writable::Directory(directory) => add(FdRole::Writable, vec![directory]),
+                Writable::Mount(mount) => add(FdRole::WritableMount, vec![mount]),
+            }
+        }
+        Root::Whole(directory) => add(FdRole::Writable, vec![directory]),
+    }
     add(FdRole::CgroupSandbox, vec![spec.cgroup.sandbox]);
     add(FdRole::CgroupHolder, vec![spec.cgroup.holder]);
     add(FdRole::V1TasksSandbox, spec.cgroup.v1_sandbox);

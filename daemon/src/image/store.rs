@@ -52,6 +52,13 @@ pub struct LayerPath {
     pub path: PathBuf,
 }
 
+impl Image {
+    /// What a storage driver makes a root file system from: its directories, the lowest first.
+    pub fn roots(&self) -> Vec<PathBuf> {
+        self.layers.iter().map(|layer| layer.path.clone()).collect()
+    }
+}
+
 /// What a removal did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {

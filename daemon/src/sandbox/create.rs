@@ -10,6 +10,8 @@ use super::runtime::New;
 use super::steps::{Step, nothing, run_all};
 use super::uid_range::UidLease;
 use crate::error::{Error, Result};
+use crate::image::{Digest, ImageRef};
+use crate::storage::Place;
 use crate::store::Record;
 
 pub(super) struct Creation {
@@ -87,9 +89,13 @@ fn discard_directory(creation: &mut Creation) {
 
 fn prepare_layer(creation: &mut Creation) -> Result<()> {
     let Creation { platform, new, .. } = creation;
-    Ok(platform
-        .storage
-        .prepare(&platform.store.layer_dir(&new.id))?)
+    let digest = Digest::parse(&new.spec.image_digest)?;
+    let image = platform.images.resolve(&ImageRef::Digest(digest))?;
+    let place = Place {
+        dir: &platform.store.layer_dir(&new.id),
+        image: &image.roots(),
+    };
+    Ok(platform.storage.prepare(place, new.spec.limits.disk())?)
 }
 
 fn write_record(creation: &mut Creation) -> Result<()> {

@@ -40,6 +40,30 @@ impl From<StorageError> for Error {
                 error,
             )
             .hint("the daemon's log names the file"),
+            StorageError::Reserve { .. } => Self::new(
+                ErrorKind::ResourceExhausted,
+                "HOST_DISK_RESERVE",
+                error.to_string(),
+            )
+            .hint("delete sandboxes or images, or make room on the host; `lodge df` shows who has what"),
+            StorageError::Unsupported { .. } => Self::new(
+                ErrorKind::Unsupported,
+                "UNSUPPORTED_BY_STORAGE",
+                error.to_string(),
+            )
+            .hint("`lodge doctor` shows what each storage driver can do"),
+            StorageError::InUse { .. } => Self::new(
+                ErrorKind::FailedPrecondition,
+                "DISK_IN_USE",
+                error.to_string(),
+            )
+            .hint("delete files in the sandbox first"),
+            StorageError::Unfit { hint, .. } => Self::new(
+                ErrorKind::FailedPrecondition,
+                "STORAGE_UNFIT",
+                error.to_string(),
+            )
+            .hint(*hint),
         }
     }
 }

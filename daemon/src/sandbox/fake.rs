@@ -191,6 +191,7 @@ impl Runtime for Fake {
             disk_bytes: Err("the fake has no disk".into()),
             open_files: Ok(limits.open_files),
             shm_bytes: Ok(limits.shm_bytes),
+            inodes: Ok(limits.inodes),
         }
     }
 

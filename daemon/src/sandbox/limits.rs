@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::DiskLimit;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -51,11 +52,17 @@ pub const SHM_BYTES: Bounds = Bounds {
     min: MIB,
     max: 16 * 1024 * GIB,
 };
-/// Bytes of the sandbox's files; no driver holds this one yet.
-const DISK_BYTES: Bounds = Bounds {
+/// Bytes of the sandbox's files. Less than 64 MiB is no file system; no host that we know of has a PiB.
+pub const DISK_BYTES: Bounds = Bounds {
     name: "disk_bytes",
-    min: 16 * MIB,
+    min: 64 * MIB,
     max: 1 << 50,
+};
+/// Files of the sandbox, where the driver counts them. Fewer do not hold what a package manager keeps; ext4 has 32-bit numbers.
+pub const INODES: Bounds = Bounds {
+    name: "inodes",
+    min: 4096,
+    max: 1 << 31,
 };
 
 /// Limits as a caller gave them. Absent means the server's default.
@@ -74,6 +81,9 @@ pub struct RequestedLimits {
     pub open_files: Option<i64>,
     /// Size of /dev/shm, in bytes.
     pub shm_bytes: Option<i64>,
+    /// Files of the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<i64>,
 }
 
 /// Limits of a sandbox, each within its bounds.
@@ -90,6 +100,10 @@ pub struct Limits {
     pub open_files: u64,
     /// Size of /dev/shm, in bytes.
     pub shm_bytes: u64,
+    /// Bytes of its files.
+    pub disk_bytes: u64,
+    /// Its files, where the driver counts them.
+    pub inodes: u64,
 }
 
 impl Default for Limits {
@@ -100,6 +114,18 @@ impl Default for Limits {
             cpu_millis: 2000,
             open_files: 4096,
             shm_bytes: 256 * MIB,
+            disk_bytes: 10 * GIB,
+            inodes: 1 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// What the storage driver is to hold.
+    pub fn disk(&self) -> DiskLimit {
+        DiskLimit {
+            bytes: self.disk_bytes,
+            inodes: self.inodes,
         }
     }
 }
@@ -131,13 +157,14 @@ impl Bounds {
 impl RequestedLimits {
     /// The limits that follow, or the first one that is out of bounds.
     pub fn resolve(&self, defaults: &Limits) -> Result<Limits> {
-        DISK_BYTES.resolve(self.disk_bytes, DISK_BYTES.min)?;
         Ok(Limits {
             memory_bytes: MEMORY_BYTES.resolve(self.memory_bytes, defaults.memory_bytes)?,
             pids: PIDS.resolve(self.pids, defaults.pids)?,
             cpu_millis: CPU_MILLIS.resolve(self.cpu_millis, defaults.cpu_millis)?,
             open_files: OPEN_FILES.resolve(self.open_files, defaults.open_files)?,
             shm_bytes: SHM_BYTES.resolve(self.shm_bytes, defaults.shm_bytes)?,
+            disk_bytes: DISK_BYTES.resolve(self.disk_bytes, defaults.disk_bytes)?,
+            inodes: INODES.resolve(self.inodes, defaults.inodes)?,
         })
     }
 }
@@ -194,6 +221,8 @@ pub struct EffectiveLimits {
     pub open_files: Effective,
     /// Held by the tmpfs at /dev/shm.
     pub shm_bytes: Effective,
+    /// Held by the storage driver.
+    pub inodes: Effective,
 }
 
 /// Every limit's status, in the order of the API; or the refusal of one that was asked for and cannot be held.
@@ -213,6 +242,7 @@ pub fn statuses(
         ("disk_bytes", requested.disk_bytes, &effective.disk_bytes),
         ("open_files", requested.open_files, &effective.open_files),
         ("shm_bytes", requested.shm_bytes, &effective.shm_bytes),
+        ("inodes", requested.inodes, &effective.inodes),
     ]
     .into_iter()
     .map(|(name, requested, effective)| status(name, requested, effective, shortfall))
@@ -260,6 +290,7 @@ mod tests {
             disk_bytes: Ok(4),
             open_files: Ok(5),
             shm_bytes: Ok(6),
+            inodes: Ok(7),
         }
     }
 
@@ -307,6 +338,13 @@ mod tests {
                     DISK_BYTES,
                     RequestedLimits {
                         disk_bytes: Some(value),
+                        ..Default::default()
+                    },
+                ),
+                (
+                    INODES,
+                    RequestedLimits {
+                        inodes: Some(value),
                         ..Default::default()
                     },
                 ),

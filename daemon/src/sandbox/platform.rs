@@ -61,13 +61,21 @@ impl Platform {
                 Err(format!("this host has no {controller} controller"))
             }
         };
+        let abilities = self.storage.abilities();
+        let by_storage = |able: Result<(), &str>, value| {
+            able.map(|()| value).map_err(|why| {
+                let driver = self.storage.name();
+                format!("unsupported by the {driver} storage driver: {why}")
+            })
+        };
         EffectiveLimits {
             memory_bytes: by_controller(cgroup::Controller::Memory, limits.memory_bytes),
             pids: by_controller(cgroup::Controller::Pids, limits.pids),
             cpu_millis: by_controller(cgroup::Controller::Cpu, limits.cpu_millis),
-            disk_bytes: Err(self.storage.no_disk_limit().unwrap_or_default().to_owned()),
+            disk_bytes: by_storage(abilities.limit_bytes, limits.disk_bytes),
             open_files: Ok(limits.open_files),
             shm_bytes: Ok(limits.shm_bytes),
+            inodes: by_storage(abilities.limit_inodes, limits.inodes),
         }
     }
 }

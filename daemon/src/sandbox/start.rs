@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result, chain};
 use crate::fault;
 use crate::holder::{Holder, HolderError, LaunchSpec, NoNewPrivileges};
 use crate::image::{Digest, Image, ImageRef};
-use crate::storage::RootLayers;
+use crate::storage::{Place, Root};
 use crate::store::Record;
 
 /// How long a launch may take. It takes milliseconds; this is for a host on its last legs, so that no start hangs for ever.
@@ -35,7 +35,7 @@ pub(super) struct Starting {
     record: Arc<Record>,
     image: Option<Image>,
     group: Option<Arc<SandboxGroup>>,
-    root: Option<RootLayers>,
+    root: Option<Root>,
     holder: Option<Holder>,
     limits: Vec<LimitStatus>,
 }
@@ -152,18 +152,14 @@ pub(super) fn image_of(platform: &Platform, record: &Record) -> Result<Image> {
 /// Why a sandbox could not be started, as far as that can be told from its files and its image's: what is missing is lost,
 /// or on a file system that is not mounted. Changes nothing.
 pub(super) fn what_is_missing(platform: &Platform, record: &Record) -> Option<Error> {
-    let opened = image_of(platform, record).and_then(|image| open(platform, record, &image));
-    opened.err()
-}
-
-fn open(platform: &Platform, record: &Record, image: &Image) -> Result<RootLayers> {
-    let layers: Vec<_> = image
-        .layers
-        .iter()
-        .map(|layer| layer.path.clone())
-        .collect();
-    let dir = platform.store.layer_dir(&record.id);
-    Ok(platform.storage.open(&dir, &layers)?)
+    let checked = image_of(platform, record).and_then(|image| {
+        let place = Place {
+            dir: &platform.store.layer_dir(&record.id),
+            image: &image.roots(),
+        };
+        Ok(platform.storage.check(place)?)
+    });
+    checked.err()
 }
 
 fn find_image(starting: &mut Starting) -> Result<()> {
@@ -201,7 +197,12 @@ fn open_layers(starting: &mut Starting) -> Result<()> {
         ..
     } = starting;
     let image = image.as_ref().expect("an earlier step sets it");
-    starting.root = Some(open(platform, record, image)?);
+    let place = Place {
+        dir: &platform.store.layer_dir(&record.id),
+        image: &image.roots(),
+    };
+    let limit = record.spec.limits.disk();
+    starting.root = Some(platform.storage.open(place, limit)?);
     Ok(())
 }
 
@@ -221,8 +222,7 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
         shm_bytes: record.spec.limits.shm_bytes,
         open_files: record.spec.limits.open_files,
         no_new_privileges: NoNewPrivileges::Off,
-        lowers: root.lowers,
-        writable: root.writable,
+        root,
         cgroup: starting.group.as_ref().expect(SET).launch_fds()?,
         socket: holder_socket(platform, &record.id),
     };

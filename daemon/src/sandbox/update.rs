@@ -54,6 +54,7 @@ fn merged(old: &RequestedLimits, new: &RequestedLimits) -> RequestedLimits {
         disk_bytes: new.disk_bytes.or(old.disk_bytes),
         open_files: new.open_files.or(old.open_files),
         shm_bytes: new.shm_bytes.or(old.shm_bytes),
+        inodes: new.inodes.or(old.inodes),
     }
 }
 

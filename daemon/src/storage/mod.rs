@@ -5,9 +5,11 @@
 
 /// The trait that drivers implement.
 mod driver;
-/// For kernels without btrfs: image layers below, one directory per sandbox above.
+/// For kernels without btrfs: image layers below, a writable layer per sandbox above.
 pub mod overlay;
 /// Removing a tree that a sandbox or an archive has made.
 pub mod remove_tree;
 
-pub use driver::{RootLayers, Storage, StorageError};
+pub use driver::{
+    Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError, Writable,
+};

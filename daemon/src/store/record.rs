@@ -1,8 +1,9 @@
 //! A sandbox's record: what it is, and its form on disk.
 //!
-//! On disk: `{"version":2,"sha256":"<of record>","record":{…}}`. The checksum is over the very bytes of `record`, so
+//! On disk: `{"version":3,"sha256":"<of record>","record":{…}}`. The checksum is over the very bytes of `record`, so
 //! that a half-written or edited file is told from a good one. A version has every field that it has; a field more or less
-//! is another version. Version 2 added the idle policy; version 1 is still read, and is version 2 from its next write on.
+//! is another version. Version 2 added the idle policy, version 3 the limits on files; older ones are still read, and are
+//! version 3 from their next write on.
 //! A daemon that does not know a version lists the sandbox as damaged and leaves it as it is: before a downgrade, run the
 //! older daemon's sandboxes out, or keep the newer one.
 
@@ -12,10 +13,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::sandbox::id::{SandboxId, SandboxName, Tenant};
 use crate::sandbox::idle::IdlePolicy;
+use crate::sandbox::limits::Limits;
 use crate::sandbox::spec::Spec;
 
 /// The version that this daemon writes.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// The oldest version that it reads.
 const OLDEST: u64 = 1;
 
@@ -24,6 +26,8 @@ const OLDEST: u64 = 1;
 pub struct Upgrade {
     /// Of version 1.
     pub idle: IdlePolicy,
+    /// Of versions 1 and 2: the limits on files.
+    pub limits: Limits,
 }
 
 /// A sandbox's record.
@@ -111,8 +115,8 @@ impl Record {
             return Err("its record does not have the checksum that it says".into());
         }
         let record = match envelope.version {
-            OLDEST => from_version_1(envelope.record.get(), upgrade),
-            _ => serde_json::from_str(envelope.record.get()),
+            VERSION => serde_json::from_str(envelope.record.get()),
+            older => from_older(older, envelope.record.get(), upgrade),
         };
         let record: Self = record.map_err(|e| format!("its record is malformed: {e}"))?;
         if record.id != *id {
@@ -122,16 +126,37 @@ impl Record {
     }
 }
 
-/// Version 1 had no idle policy. One that has is not of version 1.
-fn from_version_1(record: &str, upgrade: &Upgrade) -> serde_json::Result<Record> {
+/// Gives a record of an older version what it lacks. One that has it is not of that version.
+fn from_older(version: u64, record: &str, upgrade: &Upgrade) -> serde_json::Result<Record> {
     let mut record: serde_json::Value = serde_json::from_str(record)?;
-    if let Some(spec) = record.get_mut("spec").and_then(|spec| spec.as_object_mut()) {
-        let known = spec.insert("idle".to_owned(), serde_json::to_value(upgrade.idle)?);
-        if known.is_some() {
-            return Err(serde::de::Error::custom("version 1 has no field `idle`"));
-        }
+    if version < 2 {
+        let idle = serde_json::to_value(upgrade.idle)?;
+        add(&mut record, "/spec", "idle", idle)?;
     }
+    let Limits {
+        disk_bytes, inodes, ..
+    } = upgrade.limits;
+    add(&mut record, "/spec/limits", "disk_bytes", disk_bytes.into())?;
+    add(&mut record, "/spec/limits", "inodes", inodes.into())?;
     serde_json::from_value(record)
+}
+
+fn add(
+    record: &mut serde_json::Value,
+    to: &str,
+    field: &str,
+    value: serde_json::Value,
+) -> serde_json::Result<()> {
+    let object = record
+        .pointer_mut(to)
+        .and_then(|object| object.as_object_mut());
+    match object.and_then(|object| object.insert(field.to_owned(), value)) {
+        Some(_) => Err(serde::de::Error::custom(format!(
+            "its version has no field `{field}`"
+        ))),
+        // What is not an object is told when it is read as a record.
+        None => Ok(()),
+    }
 }
 
 fn checksum(text: &str) -> String {

@@ -103,8 +103,8 @@ fn zeroed_null_and_foreign_records_are_damaged_with_the_reason() {
         ("[]".into(), "no version"),
         ("{\"version\":\"1\"}".into(), "no version"),
         (
-            whole.replacen("\"version\":2", "\"version\":3", 1),
-            "version 3",
+            whole.replacen("\"version\":3", "\"version\":4", 1),
+            "version 4",
         ),
         (whole.replacen("agent-7", "agent-8", 1), "checksum"),
         ("[".repeat(100_000), "not JSON"),
@@ -124,19 +124,25 @@ fn a_record_of_another_version_still_tells_name_and_range() {
     let text =
         fs::read_to_string(&path)
             .expect("read")
-            .replacen("\"version\":2", "\"version\":9", 1);
+            .replacen("\"version\":3", "\"version\":9", 1);
     fs::write(&path, text).expect("damage");
     let damage = damage(&store);
     assert_eq!(damage.name, Some(record.spec.name));
     assert_eq!(damage.uid_base, Some(record.uid_base));
 }
 
-/// A record as version 1 wrote it: without an idle policy.
-fn version_1(record: &Record) -> String {
+/// A record as version 1 wrote it (without an idle policy), or version 2 (without limits on files).
+fn of_version(version: u32, record: &Record) -> String {
     let mut value = serde_json::to_value(record).expect("plain data");
     let spec = value["spec"].as_object_mut().expect("an object");
-    spec.remove("idle").expect("version 2 has one");
-    envelope(1, &value.to_string())
+    if version < 2 {
+        spec.remove("idle").expect("version 2 has one");
+    }
+    let limits = spec["limits"].as_object_mut().expect("an object");
+    for field in ["disk_bytes", "inodes"] {
+        limits.remove(field).expect("version 3 has it");
+    }
+    envelope(version, &value.to_string())
 }
 
 fn envelope(version: u32, record: &str) -> String {
@@ -146,31 +152,44 @@ fn envelope(version: u32, record: &str) -> String {
 }
 
 #[test]
-fn a_record_of_version_1_is_read_and_gets_the_servers_idle_policy() {
-    let (_dir, store, mut record) = written();
-    fs::write(record_path(&store, &record.id), version_1(&record)).expect("written");
-    let idle = IdlePolicy {
-        delete: After::parse(77, 0).expect("valid"),
-        ..IdlePolicy::default()
-    };
-    let store = store.upgrading_with(Upgrade { idle });
-    let Loaded::Sandbox(loaded) = only(&store) else {
-        panic!("it is damaged");
-    };
-    record.spec.idle = idle;
-    assert_eq!(*loaded, record);
-    // From its next write on it is of version 2, and keeps what it has.
-    store.write(&loaded).expect("written");
-    let store = store.upgrading_with(Upgrade::default());
-    assert!(matches!(only(&store), Loaded::Sandbox(again) if again == loaded));
+fn a_record_of_an_older_version_is_read_and_gets_what_the_server_gives() {
+    for version in [1, 2] {
+        let (_dir, store, mut record) = written();
+        let path = record_path(&store, &record.id);
+        fs::write(path, of_version(version, &record)).expect("written");
+        let idle = IdlePolicy {
+            delete: After::parse(77, 0).expect("valid"),
+            ..IdlePolicy::default()
+        };
+        let limits = Limits {
+            disk_bytes: 3 << 30,
+            inodes: 5000,
+            pids: 77,
+            ..Limits::default()
+        };
+        let store = store.upgrading_with(Upgrade { idle, limits });
+        let Loaded::Sandbox(loaded) = only(&store) else {
+            panic!("it is damaged");
+        };
+        if version < 2 {
+            record.spec.idle = idle;
+        }
+        record.spec.limits.disk_bytes = limits.disk_bytes;
+        record.spec.limits.inodes = limits.inodes;
+        assert_eq!(*loaded, record);
+        // From its next write on it is of this version, and keeps what it has.
+        store.write(&loaded).expect("written");
+        let store = store.upgrading_with(Upgrade::default());
+        assert!(matches!(only(&store), Loaded::Sandbox(again) if again == loaded));
+    }
 }
 
 #[test]
 fn fields_of_another_version_are_damage() {
     let (_dir, store, record) = written();
     let whole = serde_json::to_string(&record).expect("plain data");
-    let old = version_1(&record).replacen("\"version\":1", "\"version\":2", 1);
-    for text in [envelope(1, &whole), old] {
+    let old = of_version(2, &record).replacen("\"version\":2", "\"version\":3", 1);
+    for text in [envelope(1, &whole), envelope(2, &whole), old] {
         fs::write(record_path(&store, &record.id), text).expect("written");
         assert!(damage(&store).reason.contains("malformed"));
     }

@@ -19,7 +19,7 @@ pub(crate) struct LimitArgs {
     /// Processes and threads of all runs together
     #[arg(long, value_name = "N", help_heading = HEADING)]
     pids: Option<i64>,
-    /// Disk space of its files; nothing enforces it yet, so it needs --allow-degraded
+    /// Disk space of its files, e.g. 20GiB
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, help_heading = HEADING)]
     disk: Option<i64>,
     /// Open files per process
@@ -28,6 +28,9 @@ pub(crate) struct LimitArgs {
     /// Size of /dev/shm
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, help_heading = HEADING)]
     shm: Option<i64>,
+    /// Number of its files, where the storage driver counts them
+    #[arg(long, value_name = "N", help_heading = HEADING)]
+    inodes: Option<i64>,
     /// Take a limit that the host cannot enforce as degraded, instead of failing
     #[arg(long, help_heading = HEADING)]
     pub(crate) allow_degraded: bool,
@@ -43,6 +46,7 @@ impl LimitArgs {
             disk_bytes: self.disk,
             open_files: self.open_files,
             shm_bytes: self.shm,
+            inodes: self.inodes,
         }
     }
 }

@@ -37,10 +37,11 @@ struct Making<'a> {
     init: &'a Init,
     /// Idmapped layers, uppermost first.
     lowers: Vec<OwnedFd>,
-    writable: OwnedFd,
+    /// Over them, or the whole root where there are none; until it has its place.
+    writable: Option<OwnedFd>,
     /// A small tmpfs on which the layers hang while the root is made, and which keeps the files over /etc.
     stage: Option<OwnedFd>,
-    /// The sandbox's root: an overlay mount.
+    /// The sandbox's root: an overlay mount, or what is writable as a whole.
     root: Option<OwnedFd>,
     /// The user namespace's quotas of further namespaces, open for writing.
     quotas: Vec<OwnedFd>,
@@ -60,7 +61,7 @@ const STEPS: &[(&str, Step)] = &[
     ("private-mounts", tree::make_private),
     ("stage", tree::stage),
     ("layers", tree::layers),
-    ("overlay", tree::overlay),
+    ("root", tree::root),
     // The image may lack the directories that we mount on, or have put links in their place.
     ("mount-points", tree::mount_points),
     // /dev first: no later step creates anything through the image's own.
@@ -132,7 +133,7 @@ impl Init {
         let mut making = Making {
             init: &self,
             lowers: mounts,
-            writable,
+            writable: Some(writable),
             stage: None,
             root: None,
             quotas: Vec::new(),

@@ -1,4 +1,5 @@
-//! The root file system: an overlay of idmapped layers, mounted by the sandbox's own root in its own mount namespace.
+//! The root file system: an overlay of idmapped layers, mounted by the sandbox's own root in its own mount namespace; or one
+//! idmapped tree as a whole.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -51,7 +52,10 @@ pub(super) fn layers(making: &mut Making<'_>) -> Result<(), Cause> {
     for (n, layer) in making.lowers.iter().enumerate() {
         hang(layer, &format!("l{n}"))?;
     }
-    hang(&making.writable, "w")
+    match &making.writable {
+        Some(writable) if !making.lowers.is_empty() => hang(writable, "w"),
+        _ => Ok(()),
+    }
 }
 
 fn hang(layer: &OwnedFd, name: &str) -> Result<(), Cause> {
@@ -66,16 +70,27 @@ fn hang(layer: &OwnedFd, name: &str) -> Result<(), Cause> {
     attach(layer.as_fd(), dir.as_fd(), c"").map_err(on(name))
 }
 
-/// Mounts the overlay as `root` on the stage.
-pub(super) fn overlay(making: &mut Making<'_>) -> Result<(), Cause> {
+/// Hangs the root on the stage: the overlay, or what is writable where there is nothing below it.
+pub(super) fn root(making: &mut Making<'_>) -> Result<(), Cause> {
+    let writable = making.writable.take().ok_or(Errno::EBADF);
+    let writable = writable.map_err(on("writable layer"))?;
+    let root = if making.lowers.is_empty() {
+        writable
+    } else {
+        overlay(making)?
+    };
+    hang(&root, "root")?;
+    making.root = Some(root);
+    Ok(())
+}
+
+fn overlay(making: &mut Making<'_>) -> Result<OwnedFd, Cause> {
     let names: Vec<String> = (0..making.lowers.len()).map(|n| format!("l{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let root = mount::overlay(&names, c"w/upper", c"w/work").map_err(on("overlay"))?;
-    hang(&root, "root")?;
     // The descriptors of the layers lead to the host's file system: nothing needs them any more.
     making.lowers.clear();
-    making.root = Some(root);
-    Ok(())
+    Ok(root)
 }
 
 /// Makes every mount point a real directory.

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use lodge_kernel::identity::ProcDir;
-use lodge_kernel::mount::{attr, idmapped};
+use lodge_kernel::mount::{attr, idmap_detached, idmapped};
 use lodge_kernel::sys::clone::{Forked, fork_into};
 use lodge_kernel::sys::pidfd;
 use lodge_proto::holder::{FdRole, Launch, StepFailure};
@@ -32,6 +32,34 @@ pub(super) fn missing(what: &'static str) -> StepFailure {
     failed("request", what)(Errno::EBADF)
 }
 
+/// What a sandbox writes to.
+enum Writable {
+    /// A directory of a file system that others have too.
+    Directory(OwnedFd),
+    /// A mount of its own, attached nowhere.
+    Mount(OwnedFd),
+}
+
+impl Writable {
+    fn take(fds: &mut Fds) -> Result<Self, StepFailure> {
+        let mount = fds.take(FdRole::WritableMount).map(Self::Mount);
+        mount
+            .or_else(|| fds.take(FdRole::Writable).map(Self::Directory))
+            .ok_or_else(|| missing("writable layer"))
+    }
+
+    /// As an idmapped mount that is attached nowhere.
+    fn idmapped(&self, userns: &OwnedFd) -> nix::Result<OwnedFd> {
+        match self {
+            Self::Directory(directory) => idmapped(directory.as_fd(), userns, 0),
+            Self::Mount(mount) => {
+                idmap_detached(mount.as_fd(), userns)?;
+                mount.try_clone().map_err(|error| errno_of(&error))
+            }
+        }
+    }
+}
+
 /// Makes a sandbox; returns its PID 1 (as the host sees it) and a pidfd of it.
 pub(super) fn launch(
     launcher: &Launcher,
@@ -39,9 +67,7 @@ pub(super) fn launch(
     mut fds: Fds,
 ) -> Result<(i32, OwnedFd), StepFailure> {
     let lowers = fds.take_all(FdRole::Lower);
-    let writable = fds
-        .take(FdRole::Writable)
-        .ok_or_else(|| missing("writable layer"))?;
+    let writable = Writable::take(&mut fds)?;
     let sandbox_group = fds
         .take(FdRole::CgroupSandbox)
         .ok_or_else(|| missing("sandbox cgroup"))?;
@@ -86,7 +112,7 @@ fn attend(
     intermediate: i32,
     base: u32,
     lowers: &[OwnedFd],
-    writable: &OwnedFd,
+    writable: &Writable,
 ) -> Result<(i32, OwnedFd), StepFailure> {
     let mut holder = None;
     loop {
@@ -130,7 +156,7 @@ fn map(
     pid: i32,
     base: u32,
     lowers: &[OwnedFd],
-    writable: &OwnedFd,
+    writable: &Writable,
 ) -> Result<Vec<OwnedFd>, StepFailure> {
     let process = ProcDir::open(pid).map_err(failed("id-map", "process"))?;
     process
@@ -144,7 +170,7 @@ fn map(
         let mount = idmapped(lower.as_fd(), &userns, attr::RDONLY);
         mounts.push(mount.map_err(failed("idmapped-layer", format!("layer {n}")))?);
     }
-    let mount = idmapped(writable.as_fd(), &userns, 0);
+    let mount = writable.idmapped(&userns);
     mounts.push(mount.map_err(failed("idmapped-layer", "writable layer"))?);
     Ok(mounts)
 }

@@ -133,6 +133,7 @@ fn limits_from(limits: wire::Limits) -> RequestedLimits {
         disk_bytes: limits.disk_bytes,
         open_files: limits.open_files,
         shm_bytes: limits.shm_bytes,
+        inodes: limits.inodes,
     }
 }
 
