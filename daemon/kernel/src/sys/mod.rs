@@ -7,8 +7,10 @@
 
 pub mod capability;
 pub mod clone;
+pub(crate) mod ext4;
 pub mod fd;
 pub mod interface;
+pub(crate) mod loopback;
 pub mod mount;
 pub mod packet;
 pub mod pidfd;
