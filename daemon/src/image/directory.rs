@@ -3,36 +3,42 @@
 //! ```text
 //! lock                  held by whoever imports or removes
 //! index.json            which images there are
-//! layers/<digest>/root  the files of one layer
-//! layers/<digest>/layer.json
+//! layers/<key>/root     the files of one layer; which digest its key is, depends on the store's form
+//! layers/<key>/layer.json
 //! staging/              what is being made; emptied at the next start
 //! ```
 //! All of these are made by us, 0700; no name in them is a caller's or an archive's.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::form::{Form, make_private};
 use super::{Digest, ImageError};
 use crate::error::chain;
-use crate::storage::remove_tree::remove_tree;
 
 const PRIVATE: u32 = 0o700;
 
 /// The images directory.
 #[derive(Debug, Clone)]
-pub(super) struct Directory(PathBuf);
+pub(super) struct Directory {
+    path: PathBuf,
+    form: Form,
+}
 
 impl Directory {
     /// Opens it; makes what is missing.
-    pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
-        let directory = Self(path.to_owned());
+    pub(super) fn open(path: &Path, form: Form) -> Result<Self, ImageError> {
+        let directory = Self {
+            path: path.to_owned(),
+            form,
+        };
         for (part, path) in [
-            ("the images directory", directory.0.clone()),
+            ("the images directory", directory.path.clone()),
             ("layers", directory.layers()),
             ("staging", directory.staging()),
         ] {
@@ -46,19 +52,24 @@ impl Directory {
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     pub(super) fn layers(&self) -> PathBuf {
-        self.0.join("layers")
+        self.path.join("layers")
     }
 
-    pub(super) fn layer(&self, diff_id: &Digest) -> PathBuf {
-        self.layers().join(diff_id.hex())
+    /// Where the layer of this key is, with its root and what is remembered of it.
+    pub(super) fn layer(&self, key: &Digest) -> PathBuf {
+        self.layers().join(key.hex())
     }
 
     pub(super) fn staging(&self) -> PathBuf {
-        self.0.join("staging")
+        self.path.join("staging")
     }
 
     /// Waits for the lock that imports and removals take. It goes with the file.
@@ -89,7 +100,7 @@ impl Directory {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(self.0.join("lock"))
+            .open(self.path.join("lock"))
             .map_err(|e| ImageError::io("open", "lock", e))
     }
 
@@ -114,30 +125,29 @@ impl Directory {
 }
 
 /// A directory in staging that goes with this guard, whatever is in it by then.
-pub(super) struct Staging(PathBuf);
+pub(super) struct Staging {
+    path: PathBuf,
+    form: Form,
+}
 
 impl Staging {
     pub(super) fn new(directory: &Directory) -> Result<Self, ImageError> {
         let path = directory.staging().join(random_name());
         make_private(&path)?;
-        Ok(Self(path))
+        let form = directory.form();
+        Ok(Self { path, form })
     }
 
-    /// A new directory for the layer of this number, with its root in it. Returns the directory.
+    /// A new directory for the layer of this number.
     pub(super) fn layer(&self, number: usize) -> Result<PathBuf, ImageError> {
-        let path = self.0.join(number.to_string());
+        let path = self.path.join(number.to_string());
         make_private(&path)?;
-        let root = path.join("root");
-        make_private(&root)?;
-        // What a root gets if the archive does not say.
-        fs::set_permissions(&root, fs::Permissions::from_mode(0o755))
-            .map_err(|e| ImageError::io("make", "a layer's root", e))?;
         Ok(path)
     }
 
     /// Moves a layer that goes into staging, to vanish with it.
     pub(super) fn bury(&self, layer: &Path) -> io::Result<()> {
-        match fs::rename(layer, self.0.join(random_name())) {
+        match fs::rename(layer, self.path.join(random_name())) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }
@@ -146,26 +156,11 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Err(error) = remove_entry(&self.0) {
+        if let Err(error) = self.form.remove(&self.path) {
             // The sweep at the next start takes what is left.
             tracing::warn!(error = %chain(&error), "cannot empty an import's staging directory");
         }
     }
-}
-
-/// Removes what is there, however deep: what an archive made is no matter for a recursion of the standard library.
-pub(super) fn remove_entry(path: &Path) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    Ok(remove_tree(File::open(parent)?, name)?)
-}
-
-fn make_private(path: &Path) -> Result<(), ImageError> {
-    DirBuilder::new()
-        .mode(PRIVATE)
-        .create(path)
-        .map_err(|e| ImageError::io("make a directory in", "staging", e))
 }
 
 fn random_name() -> String {

@@ -4,6 +4,7 @@
 //! has both. A layer that the store has already is not unpacked again.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::compression::{Compression, Decompressed};
 use super::directory::{Directory, Staging};
 use super::oci::{self, Members, PlannedLayer, RunConfig};
 use super::span::Span;
-use super::unpack::{LeftOut, Tree, unpack_layer};
+use super::unpack::{LeftOut, unpack_layer};
 use super::{Digest, ImageError, account};
 
 const LAYER_FILE: &str = "layer.json";
@@ -33,6 +34,8 @@ pub(super) struct Staged {
 /// One layer, in staging or already in the store.
 pub(super) struct StagedLayer {
     pub(super) diff_id: Digest,
+    /// Under which it lies in the store.
+    pub(super) key: Digest,
     pub(super) info: LayerInfo,
     /// The directory with `root` and `layer.json` in it.
     pub(super) path: PathBuf,
@@ -43,7 +46,13 @@ impl Staged {
     pub(super) fn is_new(&self, directory: &Directory) -> bool {
         self.layers
             .iter()
-            .any(|layer| layer.path != directory.layer(&layer.diff_id))
+            .any(|layer| layer.path != directory.layer(&layer.key))
+    }
+}
+
+impl StagedLayer {
+    pub(super) fn root(&self) -> PathBuf {
+        self.path.join("root")
     }
 }
 
@@ -57,7 +66,7 @@ pub(super) struct LayerInfo {
 }
 
 impl LayerInfo {
-    fn read(layer: &Path) -> Option<Self> {
+    pub(super) fn read(layer: &Path) -> Option<Self> {
         let text = fs::read(layer.join(LAYER_FILE)).ok()?;
         serde_json::from_slice(&text).ok()
     }
@@ -92,11 +101,8 @@ pub(super) fn stage(
             stage_layers(&plain, &members, directory, staging, budget)?
         }
     };
-    let roots: Vec<_> = staged
-        .layers
-        .iter()
-        .map(|layer| layer.path.join("root"))
-        .collect();
+    let roots = directory.form().roots(&staged.layers);
+    let roots: Vec<_> = roots.iter().map(StagedLayer::root).collect();
     let roots: Vec<_> = roots.iter().map(PathBuf::as_path).collect();
     account::complete(&mut staged.run, &roots)?;
     Ok(staged)
@@ -111,9 +117,10 @@ fn stage_root(
     // Reading it once costs a tenth of writing it, and the same archive comes often: each `make` imports it again.
     let diff_id = digest_plain(archive, budget)?;
     budget.stage(Stage::Unpacking)?;
-    let layer = match stored_layer(directory, diff_id) {
+    let place = Place::new(directory, staging, 0, &[diff_id], None);
+    let layer = match place.stored() {
         Some(stored) => stored,
-        None => unpack(Span::whole(archive), staging.layer(0)?, budget)?,
+        None => place.unpack(Span::whole(archive), budget)?,
     };
     Ok(Staged {
         layers: vec![layer],
@@ -128,21 +135,15 @@ fn stage_layers(
     staging: &Staging,
     budget: &mut Budget<'_>,
 ) -> Result<Staged, ImageError> {
-    let plan = oci::plan(archive, members)?;
+    let mut plan = oci::plan(archive, members)?;
     budget.stage(Stage::Unpacking)?;
-    let mut layers = Vec::with_capacity(plan.layers.len());
-    for (number, planned) in plan.layers.iter().enumerate() {
-        // An overlay refuses one directory twice. A layer that comes again further up (an empty one, mostly) has all
-        // that its first place had, and hides all that that hid.
-        if plan.layers[number + 1..]
-            .iter()
-            .any(|above| above.diff_id == planned.diff_id)
-        {
-            continue;
-        }
-        layers.push(stage_layer(
-            archive, planned, number, directory, staging, budget,
-        )?);
+    let planned = uppermost(std::mem::take(&mut plan.layers));
+    let diff_ids: Vec<_> = planned.iter().map(|layer| layer.diff_id).collect();
+    let mut layers: Vec<StagedLayer> = Vec::with_capacity(planned.len());
+    for (number, planned) in planned.iter().enumerate() {
+        let below = layers.last().map(StagedLayer::root);
+        let place = Place::new(directory, staging, number, &diff_ids[..=number], below);
+        layers.push(stage_layer(archive, planned, place, budget)?);
     }
     Ok(Staged {
         layers,
@@ -150,26 +151,30 @@ fn stage_layers(
     })
 }
 
+/// Of layers that are there more than once, the uppermost. An overlay refuses one directory twice. A layer that comes
+/// again further up (an empty one, mostly) has all that its first place had, and hides all that that hid.
+fn uppermost(mut layers: Vec<PlannedLayer>) -> Vec<PlannedLayer> {
+    let mut seen = BTreeSet::new();
+    layers.reverse();
+    layers.retain(|layer| seen.insert(layer.diff_id));
+    layers.reverse();
+    layers
+}
+
 fn stage_layer(
     archive: &File,
     planned: &PlannedLayer,
-    number: usize,
-    directory: &Directory,
-    staging: &Staging,
+    place: Place<'_>,
     budget: &mut Budget<'_>,
 ) -> Result<StagedLayer, ImageError> {
-    if let Some(stored) = stored_layer(directory, planned.diff_id) {
+    if let Some(stored) = place.stored() {
         return Ok(stored);
     }
     // Before a byte of it is parsed.
     planned
         .member
         .verify(Watched::new(planned.member.reader(archive), budget))?;
-    let layer = unpack(
-        planned.member.reader(archive),
-        staging.layer(number)?,
-        budget,
-    )?;
+    let layer = place.unpack(planned.member.reader(archive), budget)?;
     if layer.diff_id == planned.diff_id {
         return Ok(layer);
     }
@@ -180,15 +185,76 @@ fn stage_layer(
     })
 }
 
-/// A layer that the store has: complete, since it was synced before it got its place.
-fn stored_layer(directory: &Directory, diff_id: Digest) -> Option<StagedLayer> {
-    let path = directory.layer(&diff_id);
-    let info = LayerInfo::read(&path)?;
-    Some(StagedLayer {
-        diff_id,
-        info,
-        path,
-    })
+/// Where one layer of an import goes.
+struct Place<'a> {
+    directory: &'a Directory,
+    staging: &'a Staging,
+    number: usize,
+    diff_id: Digest,
+    key: Digest,
+    /// Root of the layer below.
+    below: Option<PathBuf>,
+}
+
+impl<'a> Place<'a> {
+    /// For the layer of this number. `chain`: digests of it and of all below, from the lowest.
+    fn new(
+        directory: &'a Directory,
+        staging: &'a Staging,
+        number: usize,
+        chain: &[Digest],
+        below: Option<PathBuf>,
+    ) -> Self {
+        let uppermost = "a layer has at least itself";
+        Self {
+            directory,
+            staging,
+            number,
+            diff_id: *chain.last().expect(uppermost),
+            key: *directory.form().keys(chain).last().expect(uppermost),
+            below,
+        }
+    }
+
+    /// The layer, if the store has it: complete, since it was synced before it got its place.
+    fn stored(&self) -> Option<StagedLayer> {
+        let path = self.directory.layer(&self.key);
+        Some(StagedLayer {
+            diff_id: self.diff_id,
+            key: self.key,
+            info: LayerInfo::read(&path)?,
+            path,
+        })
+    }
+
+    /// Unpacks it into staging. Its digest is that of what was read.
+    fn unpack(&self, source: Span<'_>, budget: &mut Budget<'_>) -> Result<StagedLayer, ImageError> {
+        let form = self.directory.form();
+        let path = self.staging.layer(self.number)?;
+        let root = path.join("root");
+        let tree = form.make(&root, self.below.as_deref())?;
+        let hasher = Rc::new(RefCell::new(Sha256::new()));
+        let plain = Decompressed::new(source, budget.limits())?;
+        let hashed = Hashed {
+            inner: plain,
+            hasher: Rc::clone(&hasher),
+        };
+        let stream = BufReader::with_capacity(BUFFER, hashed);
+        let unpacked = unpack_layer(stream, tree, budget)?;
+        form.finish(&root)?;
+        let info = LayerInfo {
+            version: 1,
+            size_bytes: unpacked.size,
+            left_out: unpacked.left_out,
+        };
+        info.write(&path)?;
+        Ok(StagedLayer {
+            diff_id: Digest::from_hasher(hasher.take()),
+            key: self.key,
+            info,
+            path,
+        })
+    }
 }
 
 /// The digest of the uncompressed stream.
@@ -205,32 +271,6 @@ fn digest_plain(archive: &File, budget: &mut Budget<'_>) -> Result<Digest, Image
         budget.read(count as u64)?;
         hasher.update(&buffer[..count]);
     }
-}
-
-fn unpack(
-    source: Span<'_>,
-    path: PathBuf,
-    budget: &mut Budget<'_>,
-) -> Result<StagedLayer, ImageError> {
-    let hasher = Rc::new(RefCell::new(Sha256::new()));
-    let plain = Decompressed::new(source, budget.limits())?;
-    let hashed = Hashed {
-        inner: plain,
-        hasher: Rc::clone(&hasher),
-    };
-    let stream = BufReader::with_capacity(BUFFER, hashed);
-    let unpacked = unpack_layer(stream, Tree::open(&path.join("root"))?, budget)?;
-    let info = LayerInfo {
-        version: 1,
-        size_bytes: unpacked.size,
-        left_out: unpacked.left_out,
-    };
-    info.write(&path)?;
-    Ok(StagedLayer {
-        diff_id: Digest::from_hasher(hasher.take()),
-        info,
-        path,
-    })
 }
 
 /// Decompresses an archive of layers into a file, so that its members can be read in any order.

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::form::Form;
 use super::oci::RunConfig;
 use super::{Digest, ImageError, ImageName, ImageRef};
 
@@ -109,11 +110,11 @@ impl Index {
         named.map(|(name, _)| name.clone()).collect()
     }
 
-    /// All layers that some image has.
-    pub(super) fn layers(&self) -> BTreeSet<Digest> {
+    /// Keys of all layers that some image has, in a store of this form.
+    pub(super) fn layers(&self, form: Form) -> BTreeSet<Digest> {
         self.images
             .values()
-            .flat_map(|record| record.layers.iter().copied())
+            .flat_map(|record| form.keys(&record.layers))
             .collect()
     }
 

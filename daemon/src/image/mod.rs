@@ -18,6 +18,9 @@ pub use store::{Image, ImageStore, LayerPath, Pin, Removed};
 mod budget;
 /// Where things lie in the images directory.
 mod directory;
+/// How layers lie on disk.
+mod form;
+pub use form::Form;
 /// From an archive to unpacked layers and a config.
 mod import;
 /// The one file that says which images there are.

@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::syncfs;
 
 use super::budget::{Budget, Limits, Observer, Stage};
-use super::directory::{Directory, Staging, remove_entry};
+use super::directory::{Directory, Staging};
+use super::form::Form;
 use super::import::{self, Staged};
 use super::index::{Index, Record};
 use super::unpack::LeftOut;
@@ -41,6 +42,7 @@ pub struct Image {
     pub imported_at: SystemTime,
     /// What was left out for safety, at most 100 lines.
     pub left_out: Vec<String>,
+    form: Form,
 }
 
 /// One layer of an image.
@@ -48,14 +50,17 @@ pub struct Image {
 pub struct LayerPath {
     /// Digest of its uncompressed tar stream.
     pub diff_id: Digest,
-    /// The directory with its files, to be mounted as a lower layer. Owners on disk are 0 to 65,535.
+    /// The directory with its files: its own, or in a store of subvolumes those of all layers up to it. Owners on disk are
+    /// 0 to 65,535.
     pub path: PathBuf,
 }
 
 impl Image {
-    /// What a storage driver makes a root file system from: its directories, the lowest first.
+    /// What a storage driver makes a root file system from: its directories, the lowest first; of subvolumes the
+    /// uppermost alone.
     pub fn roots(&self) -> Vec<PathBuf> {
-        self.layers.iter().map(|layer| layer.path.clone()).collect()
+        let roots = self.form.roots(&self.layers).iter();
+        roots.map(|layer| layer.path.clone()).collect()
     }
 }
 
@@ -101,12 +106,17 @@ impl Drop for Pin {
 impl ImageStore {
     /// Opens a directory, makes what is missing, and removes what an interrupted import or removal left.
     pub fn open(images_dir: &Path) -> Result<Self, ImageError> {
-        Self::open_with(images_dir, Limits::default())
+        Self::open_as(images_dir, Form::Directories)
     }
 
-    /// As [`Self::open`], with other bounds on imports.
-    pub fn open_with(images_dir: &Path, limits: Limits) -> Result<Self, ImageError> {
-        let directory = Directory::open(images_dir)?;
+    /// As [`Self::open`], with layers of this form.
+    pub fn open_as(images_dir: &Path, form: Form) -> Result<Self, ImageError> {
+        Self::open_with(images_dir, form, Limits::default())
+    }
+
+    /// As [`Self::open_as`], with other bounds on imports.
+    pub fn open_with(images_dir: &Path, form: Form, limits: Limits) -> Result<Self, ImageError> {
+        let directory = Directory::open(images_dir, form)?;
         let store = Self {
             directory,
             limits,
@@ -141,7 +151,8 @@ impl ImageStore {
             image: image.clone(),
         })?;
         let image = self.image(&index, digest);
-        match image.layers.iter().find(|layer| !layer.path.is_dir()) {
+        let form = self.directory.form();
+        match image.layers.iter().find(|l| !form.is_layer(&l.path)) {
             Some(layer) => Err(ImageError::LayerMissing {
                 image: digest,
                 layer: layer.diff_id,
@@ -247,7 +258,7 @@ impl ImageStore {
             left_out: Vec::new(),
         };
         for layer in staged.layers {
-            let stored = self.directory.layer(&layer.diff_id);
+            let stored = self.directory.layer(&layer.key);
             if !stored.exists() {
                 fs::rename(&layer.path, &stored)
                     .map_err(|e| ImageError::io("store", layer.diff_id.to_string(), e))?;
@@ -275,34 +286,35 @@ impl ImageStore {
 
     fn image(&self, index: &Index, digest: Digest) -> Image {
         let record = &index.images[&digest];
-        let layer = |diff_id: &Digest| LayerPath {
+        let form = self.directory.form();
+        let layer = |(diff_id, key): (&Digest, Digest)| LayerPath {
             diff_id: *diff_id,
-            path: self.directory.layer(diff_id).join("root"),
+            path: self.directory.layer(&key).join("root"),
         };
+        let layers = record.layers.iter().zip(form.keys(&record.layers));
         Image {
             digest,
             names: index.names_of(&digest),
-            layers: record.layers.iter().map(layer).collect(),
+            layers: layers.map(layer).collect(),
             env: record.run.env.clone(),
             user: record.run.user.clone(),
             workdir: record.run.workdir.clone(),
             size_bytes: record.size_bytes,
             imported_at: UNIX_EPOCH + Duration::from_secs(record.imported_at),
             left_out: record.left_out.clone(),
+            form,
         }
     }
 
     /// Layers go by way of staging, so that half of one never looks like a layer.
     fn remove_unused_layers(&self, index: &Index) -> Result<(), ImageError> {
         let failed = |e| ImageError::io("remove", "an unused layer", e);
-        let used: Vec<_> = index.layers().iter().map(Digest::hex).collect();
+        let used = index.layers(self.directory.form());
         let staging = Staging::new(&self.directory)?;
         for layer in fs::read_dir(self.directory.layers()).map_err(failed)? {
             let layer = layer.map_err(failed)?;
-            if !used
-                .iter()
-                .any(|hex| layer.file_name().to_str() == Some(hex))
-            {
+            let key = layer.file_name().to_str().and_then(Digest::from_hex);
+            if !key.is_some_and(|key| used.contains(&key)) {
                 staging.bury(&layer.path()).map_err(failed)?;
             }
         }
@@ -322,7 +334,7 @@ impl ImageStore {
 
     fn empty_staging(&self) -> std::io::Result<()> {
         for entry in fs::read_dir(self.directory.staging())? {
-            remove_entry(&entry?.path())?;
+            self.directory.form().remove(&entry?.path())?;
         }
         Ok(())
     }

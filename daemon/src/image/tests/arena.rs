@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::image::budget::{Budget, Observer};
 use crate::image::unpack::{Tree, unpack_layer};
-use crate::image::{Image, ImageError, ImageName, ImageStore, Limits};
+use crate::image::{Form, Image, ImageError, ImageName, ImageStore, Limits};
 
 /// A store, and beside it a directory that no import may touch.
 pub(super) struct Arena {
@@ -35,7 +35,7 @@ impl Arena {
         };
         change(&mut limits);
         let images = directory.path().join("images");
-        let store = ImageStore::open_with(&images, limits).expect("opened");
+        let store = ImageStore::open_with(&images, Form::Directories, limits).expect("opened");
         Self { directory, store }
     }
 
