@@ -1,0 +1,364 @@
+//! Subvolumes, snapshots, and groups that have quotas, on btrfs.
+//!
+//! Descriptors are those of directories that are open for reading: O_PATH is not enough for an ioctl. The id of a group is
+//! its level, shifted left by [`LEVEL_SHIFT`], with its number; that of level 0 is the id of a subvolume.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
+
+use crate::sys::btrfs::{self as sys, Key};
+
+/// Bits of a group's id below its level.
+pub const LEVEL_SHIFT: u32 = 48;
+
+/// The tree of roots: an item for each subvolume that is there, also for one that is destroyed and not yet gone.
+const ROOT_TREE: u64 = 1;
+const ROOT_ITEM: u8 = 132;
+/// Of a subvolume, with the id of one that lies in it.
+const ROOT_REF: u8 = 156;
+/// First and last id that a subvolume can have.
+const SUBVOLUMES: (u64, u64) = (256, u64::MAX - 256);
+/// The tree of quotas: an item for each group.
+const QUOTA_TREE: u64 = 8;
+const GROUP_INFO: u8 = 242;
+
+/// Whether a snapshot can be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// By everybody whom its files let.
+    ReadWrite,
+    /// By nobody, until [`set_read_only`] changes that.
+    ReadOnly,
+}
+
+/// How the file system counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quotas {
+    /// An extent is counted for the subvolume that wrote it, as long as anybody has it (Linux 6.7). Costs next to nothing.
+    Simple,
+    /// By who has it now. A snapshot that becomes a member of a group makes the figures wrong until all is counted anew.
+    Full,
+}
+
+/// What a group has. All in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupUsage {
+    /// What its members refer to.
+    pub referenced: u64,
+    /// What nobody else refers to: what a limit is about. With simple quotas the same as `referenced`.
+    pub exclusive: u64,
+    /// What is promised to writes that are not on disk: a limit is about this, too.
+    pub reserved: u64,
+    /// The limit, if there is one.
+    pub limit: Option<u64>,
+}
+
+/// Whether `fd` is on btrfs.
+///
+/// # Errors
+/// fstatfs(2)'s.
+pub fn is_btrfs(fd: impl AsFd) -> nix::Result<bool> {
+    Ok(fstatfs(fd.as_fd())?.filesystem_type() == BTRFS_SUPER_MAGIC)
+}
+
+/// Makes an empty subvolume.
+///
+/// # Errors
+/// EEXIST if there is something of the name; the kernel's.
+pub fn create_subvolume(dir: impl AsFd, name: &str) -> nix::Result<()> {
+    sys::create_subvolume(dir.as_fd(), name)
+}
+
+/// Makes a snapshot of the subvolume `source`, as a member of `groups` from the beginning (not of level 0). One that is not there is passed over by
+/// the kernel. A commit: some milliseconds.
+///
+/// # Errors
+/// EEXIST if there is something of the name; the kernel's.
+pub fn snapshot(
+    source: impl AsFd,
+    dir: impl AsFd,
+    name: &str,
+    access: Access,
+    groups: &[u64],
+) -> nix::Result<()> {
+    let flags = match access {
+        Access::ReadWrite => 0,
+        Access::ReadOnly => sys::SUBVOL_RDONLY,
+    };
+    sys::snapshot(source.as_fd(), dir.as_fd(), name, flags, groups)
+}
+
+/// Takes a subvolume out of sight. The kernel removes its files later: [`is_dropped`].
+///
+/// # Errors
+/// ENOTEMPTY if a subvolume lies in it; the kernel's.
+pub fn destroy(dir: impl AsFd, name: &str) -> nix::Result<()> {
+    sys::destroy(dir.as_fd(), name)
+}
+
+/// As [`destroy`], wherever it lies.
+///
+/// # Errors
+/// ENOENT if there is none of this id; ENOTEMPTY if a subvolume lies in it; the kernel's.
+pub fn destroy_by_id(fs: impl AsFd, id: u64) -> nix::Result<()> {
+    sys::destroy_by_id(fs.as_fd(), id)
+}
+
+/// Has nobody write to a subvolume from now on.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_read_only(root: impl AsFd) -> nix::Result<()> {
+    let flags = sys::flags(root.as_fd())?;
+    sys::set_flags(root.as_fd(), flags | sys::SUBVOL_RDONLY)
+}
+
+/// The id of the subvolume that a directory is in.
+///
+/// # Errors
+/// The kernel's.
+pub fn id(dir: impl AsFd) -> nix::Result<u64> {
+    sys::subvolume_id(dir.as_fd())
+}
+
+/// Waits until all that was done on the file system is on disk.
+///
+/// # Errors
+/// The kernel's.
+pub fn sync(fs: impl AsFd) -> nix::Result<()> {
+    sys::sync(fs.as_fd())
+}
+
+/// Gives the file system this size on its only device.
+///
+/// # Errors
+/// EINVAL or EFBIG if the device has not as much; ENOSPC if more is in use.
+pub fn resize(fs: impl AsFd, bytes: u64) -> nix::Result<()> {
+    sys::resize(fs.as_fd(), &bytes.to_string())
+}
+
+/// The ids of the subvolumes that lie in the one with this id, not those in them.
+///
+/// # Errors
+/// The kernel's; EPERM without CAP_SYS_ADMIN.
+pub fn subvolumes(fs: impl AsFd, id: u64) -> nix::Result<Vec<u64>> {
+    let range = |offset| Key {
+        object: id,
+        kind: ROOT_REF,
+        offset,
+    };
+    let keys = search_all(fs.as_fd(), ROOT_TREE, range(0), range(u64::MAX))?;
+    Ok(keys.into_iter().map(|key| key.offset).collect())
+}
+
+/// Whether nothing is left of a subvolume: its files are removed.
+///
+/// # Errors
+/// The kernel's; EPERM without CAP_SYS_ADMIN.
+pub fn is_dropped(fs: impl AsFd, id: u64) -> nix::Result<bool> {
+    let range = |offset| Key {
+        object: id,
+        kind: ROOT_ITEM,
+        offset,
+    };
+    let keys = sys::search(fs.as_fd(), ROOT_TREE, range(0), range(u64::MAX))?;
+    Ok(keys.is_empty())
+}
+
+/// The ids of all subvolumes that are there or not yet gone.
+///
+/// # Errors
+/// The kernel's; EPERM without CAP_SYS_ADMIN.
+pub fn all_subvolumes(fs: impl AsFd) -> nix::Result<Vec<u64>> {
+    let range = |object, offset| Key {
+        object,
+        kind: ROOT_ITEM,
+        offset,
+    };
+    let (from, to) = (range(SUBVOLUMES.0, 0), range(SUBVOLUMES.1, u64::MAX));
+    let keys = search_all(fs.as_fd(), ROOT_TREE, from, to)?;
+    let subvolumes = keys.into_iter().filter(|key| key.kind == ROOT_ITEM);
+    Ok(subvolumes.map(|key| key.object).collect())
+}
+
+/// The ids of all groups.
+///
+/// # Errors
+/// ENOENT without quotas; the kernel's; EPERM without CAP_SYS_ADMIN.
+pub fn groups(fs: impl AsFd) -> nix::Result<Vec<u64>> {
+    let range = |offset| Key {
+        object: 0,
+        kind: GROUP_INFO,
+        offset,
+    };
+    let keys = search_all(fs.as_fd(), QUOTA_TREE, range(0), range(u64::MAX))?;
+    Ok(keys.into_iter().map(|key| key.offset).collect())
+}
+
+fn search_all(fs: BorrowedFd<'_>, tree: u64, from: Key, to: Key) -> nix::Result<Vec<Key>> {
+    let mut all = Vec::new();
+    let mut next = Some(from);
+    while let Some(from) = next {
+        let found = sys::search(fs, tree, from, to)?;
+        next = found.last().and_then(|last| after(*last));
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+/// The least key that is greater.
+fn after(key: Key) -> Option<Key> {
+    let first = Key { offset: 0, ..key };
+    if let Some(offset) = key.offset.checked_add(1) {
+        Some(Key { offset, ..key })
+    } else if let Some(kind) = key.kind.checked_add(1) {
+        Some(Key { kind, ..first })
+    } else {
+        let object = key.object.checked_add(1)?;
+        Some(Key {
+            object,
+            kind: 0,
+            offset: 0,
+        })
+    }
+}
+
+/// Has the file system count, in the simple way where the kernel knows it. One that counts already goes on as it does.
+///
+/// # Errors
+/// The kernel's.
+pub fn enable_quotas(fs: impl AsFd) -> io::Result<Quotas> {
+    let fs = fs.as_fd();
+    if let Some(quotas) = quotas(fs)? {
+        return Ok(quotas);
+    }
+    match sys::quota(fs, sys::QUOTA_ENABLE_SIMPLE) {
+        Err(Errno::EINVAL | Errno::ENOTTY | Errno::EOPNOTSUPP) => {
+            sys::quota(fs, sys::QUOTA_ENABLE)?;
+        }
+        enabled => enabled?,
+    }
+    quotas(fs)?.ok_or_else(|| Errno::ENOTSUP.into())
+}
+
+/// How the file system counts, if it does.
+///
+/// # Errors
+/// The kernel's.
+pub fn quotas(fs: impl AsFd) -> io::Result<Option<Quotas>> {
+    let dir = groups_dir(fs.as_fd())?;
+    if !dir.exists() {
+        return Ok(None);
+    }
+    match std::fs::read_to_string(dir.join("mode")) {
+        Ok(mode) if mode.trim() == "squota" => Ok(Some(Quotas::Simple)),
+        Ok(_) => Ok(Some(Quotas::Full)),
+        // Kernels before 6.7 have one way to count, and no file that says which.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(Quotas::Full)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a group without members and limits.
+///
+/// # Errors
+/// EEXIST if it is there; ENOTCONN without quotas; the kernel's.
+pub fn create_group(fs: impl AsFd, group: u64) -> nix::Result<()> {
+    sys::create_group(fs.as_fd(), group)
+}
+
+/// Removes a group.
+///
+/// # Errors
+/// ENOENT if it is not there; EBUSY while it has members or anything is counted for it; the kernel's.
+pub fn remove_group(fs: impl AsFd, group: u64) -> nix::Result<()> {
+    sys::remove_group(fs.as_fd(), group)
+}
+
+/// Makes a group a member of one of a higher level.
+///
+/// # Errors
+/// EEXIST if it is; the kernel's.
+pub fn assign(fs: impl AsFd, child: u64, parent: u64) -> nix::Result<()> {
+    sys::assign(fs.as_fd(), child, parent)
+}
+
+/// Undoes [`assign`].
+///
+/// # Errors
+/// ENOENT if it is none; the kernel's.
+pub fn unassign(fs: impl AsFd, child: u64, parent: u64) -> nix::Result<()> {
+    sys::unassign(fs.as_fd(), child, parent)
+}
+
+/// Limits what the members of a group have for themselves, to so many bytes or not at all.
+///
+/// # Errors
+/// ENOENT if the group is not there; the kernel's.
+pub fn set_limit(fs: impl AsFd, group: u64, bytes: Option<u64>) -> nix::Result<()> {
+    /// What the kernel takes for: no limit.
+    const NONE: u64 = u64::MAX;
+    sys::limit(fs.as_fd(), group, bytes.unwrap_or(NONE))
+}
+
+/// What a group has now, from the kernel's memory: the quota tree has it as of the last commit. Nothing if there is no such
+/// group.
+///
+/// # Errors
+/// Reading /sys.
+pub fn usage(fs: impl AsFd, group: u64) -> io::Result<Option<GroupUsage>> {
+    /// Of the limits: the one on what is exclusive is held.
+    const MAX_EXCLUSIVE: u64 = sys::LIMIT_MAX_EXCL;
+    let number = group & ((1 << LEVEL_SHIFT) - 1);
+    let dir = groups_dir(fs.as_fd())?.join(format!("{}_{number}", group >> LEVEL_SHIFT));
+    let figure = |name: &str| -> io::Result<u64> {
+        let text = std::fs::read_to_string(dir.join(name))?;
+        let text = text.trim();
+        let parsed = text.strip_prefix("0x").map_or_else(
+            || text.parse(),
+            |hexadecimal| u64::from_str_radix(hexadecimal, 16),
+        );
+        parsed.map_err(io::Error::other)
+    };
+    let read = || -> io::Result<GroupUsage> {
+        let limited = figure("limit_flags")? & MAX_EXCLUSIVE != 0;
+        let limit = figure("max_exclusive")?;
+        Ok(GroupUsage {
+            referenced: figure("referenced")?,
+            exclusive: figure("exclusive")?,
+            reserved: ["rsv_data", "rsv_meta_pertrans", "rsv_meta_prealloc"]
+                .into_iter()
+                .try_fold(0, |sum: u64, name| {
+                    Ok::<_, io::Error>(sum.saturating_add(figure(name)?))
+                })?,
+            limit: limited.then_some(limit),
+        })
+    };
+    match read() {
+        Ok(usage) => Ok(Some(usage)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // The group was removed while it was read.
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where the kernel shows its groups: there while it counts.
+fn groups_dir(fs: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    let mut name = String::new();
+    for (at, byte) in sys::uuid(fs)?.into_iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            name.push('-');
+        }
+        write!(name, "{byte:02x}").expect("writing to a string cannot fail");
+    }
+    Ok(PathBuf::from(format!("/sys/fs/btrfs/{name}/qgroups")))
+}
+
+#[cfg(test)]
+mod tests;
