@@ -60,7 +60,7 @@ impl Pool {
         let top = pool.top();
         assert_eq!(enable_quotas(top).expect("enabled"), Quotas::Simple);
         create_subvolume(top, "image").expect("made");
-        write(&dir(top, "image"), "file", 8 * MIB).expect("written");
+        write(dir(top, "image"), "file", 8 * MIB).expect("written");
         for group in [ALL, GROUP] {
             create_group(top, group).expect("made");
         }
@@ -117,15 +117,15 @@ fn a_snapshot_has_the_files_and_an_id_of_its_own() {
     let top = pool.top();
     create_subvolume(top, "image").expect("made");
     assert_eq!(create_subvolume(top, "image"), Err(Errno::EEXIST));
-    write(&dir(top, "image"), "file", MIB).expect("written");
+    write(dir(top, "image"), "file", MIB).expect("written");
     set_read_only(dir(top, "image")).expect("set");
-    let refused = write(&dir(top, "image"), "other", MIB).expect_err("read-only");
+    let refused = write(dir(top, "image"), "other", MIB).expect_err("read-only");
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
 
     snapshot(dir(top, "image"), top, "root", Access::ReadWrite, &[]).expect("made");
     snapshot(dir(top, "image"), top, "still", Access::ReadOnly, &[]).expect("made");
-    write(&dir(top, "root"), "file", 2 * MIB).expect("written");
-    write(&dir(top, "still"), "file", MIB).expect_err("read-only");
+    write(dir(top, "root"), "file", 2 * MIB).expect("written");
+    write(dir(top, "still"), "file", MIB).expect_err("read-only");
     let ids = ["image", "root", "still"].map(|name| id(dir(top, name)).expect("an id"));
     assert!(ids[0] < ids[1] && ids[1] < ids[2], "{ids:?}");
     assert_eq!(
@@ -154,7 +154,7 @@ fn what_is_destroyed_is_out_of_sight_at_once_and_dropped_later() {
     create_subvolume(top, "outer").expect("made");
     mkdirat(dir(top, "outer"), "a", Mode::S_IRWXU).expect("made");
     create_subvolume(dir(top, "outer/a"), "inner").expect("made");
-    write(&dir(top, "outer/a/inner"), "file", 4 * MIB).expect("written");
+    write(dir(top, "outer/a/inner"), "file", 4 * MIB).expect("written");
     let [outer, inner] = ["outer", "outer/a/inner"].map(|path| id(dir(top, path)).expect("an id"));
 
     assert_eq!(destroy(top, "outer"), Err(Errno::ENOTEMPTY));
@@ -222,7 +222,7 @@ fn a_group_goes_once_its_members_are_gone() {
     let top = pool.top();
     assert_eq!(create_group(top, GROUP), Err(Errno::EEXIST));
     snapshot(dir(top, "image"), top, "root", Access::ReadWrite, &[GROUP]).expect("made");
-    write(&dir(top, "root"), "file", 4 * MIB).expect("written");
+    write(dir(top, "root"), "file", 4 * MIB).expect("written");
     let root = id(dir(top, "root")).expect("an id");
     assert_eq!(remove_group(top, GROUP), Err(Errno::EBUSY));
 
