@@ -15,23 +15,26 @@ use crate::holder::{self, Launcher};
 use crate::image::ImageStore;
 use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
-use crate::storage::Storage;
 use crate::storage::overlay::Directories;
+use crate::storage::pool::{self, Pool};
+use crate::storage::{Choice, Driver, Storage, StorageError};
 use crate::store::{PROBE_DIR, Store, Upgrade, owner};
 
 /// The key by which bodies of requests are hashed, in the state directory.
 const REQUEST_KEY: &str = "request.key";
 
 /// Everything that the sandboxes of a daemon need. The caller holds the lock on the state directory.
-pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
+pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<Platform> {
     let upgrade = Upgrade {
         idle: config.idle,
         limits: config.limits,
     };
     let store = Store::open(&config.state_dir)?.upgrading_with(upgrade);
-    let storage = Directories;
+    let storage = storage(config, &choice)?;
+    // Before anything is created: what is being made has no record yet, and would pass for nobody's.
+    storage.sweep(&store.layer_dirs()?)?;
     // What a probe left that was killed.
-    storage.remove(&config.state_dir, PROBE_DIR)?;
+    Directories.remove(&config.state_dir, PROBE_DIR)?;
     make_holders_dir(&config.holders_dir())?;
     let cgroup_host = cgroup::Host::detect()?.mount_unified(&config.runtime_dir)?;
     let timeouts = TimeoutPolicy {
@@ -46,8 +49,9 @@ pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
     engine.keep_house();
     Ok(Platform {
         store,
-        storage: Arc::new(storage),
-        images: ImageStore::open(&config.images_dir)?,
+        storage,
+        images: ImageStore::open(&choice.images_dir)?,
+        storage_choice: choice,
         engine,
         launcher,
         cgroup_parent: cgroup_host
@@ -61,6 +65,27 @@ pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
         default_idle: config.idle,
         default_image: config.default_image.clone(),
         starts: Semaphore::new(STARTS_AT_ONCE),
+    })
+}
+
+/// The driver that has the files of sandboxes.
+fn storage(config: &Config, choice: &Choice) -> Result<Arc<dyn Storage>> {
+    tracing::info!(driver = %choice.driver, why = choice.why, "storage");
+    Ok(match choice.driver {
+        Driver::Btrfs => {
+            let kind = choice.pool.as_ref().expect("btrfs has a pool");
+            Pool::open(pool::Settings {
+                state_dir: &config.state_dir,
+                kind,
+                bytes: config.storage.pool_bytes,
+            })?;
+            return Err(StorageError::Unfit {
+                what: "the btrfs driver is not wired yet".to_owned(),
+                hint: "set storage.driver to \"overlay\"",
+            }
+            .into());
+        }
+        Driver::Overlay => Arc::new(Directories),
     })
 }
 

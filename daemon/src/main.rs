@@ -1,7 +1,8 @@
-//! lodged: the Lodge daemon. Arguments, configuration, launcher, build, serve, drain.
+//! lodged: the Lodge daemon. Arguments, configuration, storage, launcher, build, serve, drain.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,6 +17,8 @@ use lodged::sandbox::Registry;
 use lodged::sandbox::host::Host;
 use lodged::service::Lodge;
 use lodged::signals::Signals;
+use lodged::storage::reserve::ReserveKeeper;
+use lodged::storage::{Choice, choice, pool};
 use lodged::store::StateLock;
 use lodged::{assemble, telemetry};
 use nix::sys::prctl;
@@ -88,15 +91,25 @@ fn run() -> Result<ExitCode> {
             doctor::refuse_unfit_host()?;
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.
             let lock = StateLock::take(&config.state_dir)?;
+            let choice = choose_storage(&config)?;
             let launcher = LauncherProcess::start(&config.state_dir)?;
             telemetry::start(config.log_level, config.log_format)?;
             warn_of_unknown_variables();
             prepare_process()?;
-            let served = block_on(serve(&config, launcher));
+            let served = block_on(serve(&config, choice, launcher));
             drop(lock);
             served.map(|()| ExitCode::SUCCESS)
         }
     }
+}
+
+/// Which driver has the files of sandboxes. A pool is mounted in a mount namespace of our own, which the launcher must share.
+fn choose_storage(config: &Config) -> Result<Choice> {
+    let choice = choice::settle(config).map_err(lodged::error::Error::from)?;
+    if choice.needs_mount() {
+        pool::make_mounts_private().context("cannot have mounts of our own")?;
+    }
+    Ok(choice)
 }
 
 /// Settings of this process that the launcher must not have.
@@ -132,10 +145,12 @@ fn require_root() -> Result<()> {
     Ok(())
 }
 
-async fn serve(config: &Config, launcher: LauncherProcess) -> Result<()> {
+async fn serve(config: &Config, choice: Choice, launcher: LauncherProcess) -> Result<()> {
     let mut signals = Signals::watch()?;
     keep_threads_at_hand();
-    let platform = assemble::platform(config, launcher.into_async()?)?;
+    let platform = assemble::platform(config, choice, launcher.into_async()?)?;
+    let _keeper = ReserveKeeper::start(Arc::clone(&platform.storage))
+        .context("cannot keep the host's reserve")?;
     let groups = platform.cgroup_parent.clone();
     let registry = tokio::select! {
         registry = Registry::open(Host::new(platform)) => registry?,

@@ -61,7 +61,7 @@ pub const KEYS: &[Key] = &[
     ),
     text(
         "images_dir",
-        "Where unpacked images live [default: images in state_dir]",
+        "Where unpacked images live [default: images in state_dir, or in the pool]",
     ),
     text(
         "listen",
@@ -138,6 +138,18 @@ pub const KEYS: &[Key] = &[
     number(
         "run_logs.max_bytes",
         "Logs of all runs together, in bytes; oldest go first [default: 8 GiB]",
+    ),
+    text(
+        "storage.driver",
+        "auto, btrfs or overlay; what it is once, it stays [default: auto]",
+    ),
+    number(
+        "storage.pool_bytes",
+        "Size of the pool file, in bytes; 0 = three quarters of what is free [default: 0]",
+    ),
+    number(
+        "storage.reserve_bytes",
+        "Bytes of the host that sandboxes never get [default: 1 GiB]",
     ),
     text(
         "log_level",

@@ -18,4 +18,4 @@ mod tests;
 pub use arguments::{Invocation, ReportFormat, SettingsError};
 pub use keys::KEYS;
 pub use raw::{Raw, Source, unknown_variables};
-pub use resolve::{Config, Listen, LogFormat, Mistake};
+pub use resolve::{Config, Listen, LogFormat, Mistake, StorageSettings};

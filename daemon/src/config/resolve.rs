@@ -10,6 +10,8 @@ use crate::image::ImageRef;
 use crate::sandbox::idle::{After, IdlePolicy};
 use crate::sandbox::limits::{self, Bounds, Limits};
 use crate::sandbox::uid_range::Block;
+use crate::storage::pool::SIZE_MIN as POOL_MIN_BYTES;
+use crate::storage::{Driver, Wish};
 
 /// Longest path of a unix socket, in bytes: `sun_path` with its final NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -20,6 +22,20 @@ const HOLDER_SOCKET_LEN: usize = 34;
 const RUN_LOGS_DEFAULT_BYTES: u64 = 8 << 30;
 /// Less would not let one caller read what a run has just written.
 const RUN_LOGS_MIN_BYTES: u64 = 1 << 20;
+
+/// Kept back from sandboxes: enough for the records, the logs and the host's own programs to go on while it is told.
+const RESERVE_DEFAULT_BYTES: u64 = 1 << 30;
+
+/// Where the files of sandboxes are, and what they may take of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StorageSettings {
+    /// The driver.
+    pub driver: Wish,
+    /// Size of the pool file when it is made; `None` means three quarters of what is free then.
+    pub pool_bytes: Option<u64>,
+    /// What sandboxes never get of the host, in bytes.
+    pub reserve_bytes: u64,
+}
 
 /// Where clients connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +60,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Where sockets live.
     pub runtime_dir: PathBuf,
-    /// Where unpacked images live.
-    pub images_dir: PathBuf,
+    /// Where unpacked images live; `None` leaves it to the storage driver.
+    pub images_dir: Option<PathBuf>,
     /// Where clients connect.
     pub listen: Listen,
     /// Group that may use the socket.
@@ -66,6 +82,8 @@ pub struct Config {
     pub idle: IdlePolicy,
     /// For the logs of all runs together, in bytes.
     pub run_logs_max_bytes: u64,
+    /// Where the files of sandboxes are.
+    pub storage: StorageSettings,
     /// The log's level.
     pub log_level: tracing::level_filters::LevelFilter,
     /// The log's form.
@@ -119,7 +137,8 @@ struct Resolver {
 impl Resolver {
     fn config(&mut self) -> Config {
         let state_dir = self.directory("state_dir", "/var/lib/lodge");
-        let images_dir = self.directory("images_dir", &state_dir.join("images").to_string_lossy());
+        let named = self.settings.contains_key("images_dir");
+        let images_dir = named.then(|| self.directory("images_dir", ""));
         let (default_timeout, max_timeout) = self.timeouts();
         Config {
             runtime_dir: self.runtime_dir(),
@@ -131,6 +150,7 @@ impl Resolver {
             limits: self.limits(),
             idle: self.idle(),
             run_logs_max_bytes: self.run_logs_max_bytes(),
+            storage: self.storage(),
             log_level: self.log_level(),
             log_format: self.log_format(),
             state_dir,
@@ -322,6 +342,32 @@ impl Resolver {
             );
         }
         bytes
+    }
+
+    fn storage(&mut self) -> StorageSettings {
+        let text = self.text("storage.driver", "auto");
+        let driver = match text.as_str() {
+            "auto" => Wish::Auto,
+            "btrfs" => Wish::One(Driver::Btrfs),
+            "overlay" => Wish::One(Driver::Overlay),
+            _ => {
+                let message =
+                    format!("storage.driver must be auto, btrfs or overlay, not {text:?}");
+                self.mistake("storage.driver", message);
+                Wish::Auto
+            }
+        };
+        let pool_bytes = Some(self.number("storage.pool_bytes", 0)).filter(|bytes| *bytes > 0);
+        if let Some(bytes) = pool_bytes.filter(|bytes| *bytes < POOL_MIN_BYTES) {
+            let message =
+                format!("storage.pool_bytes must be 0 or at least {POOL_MIN_BYTES}, not {bytes}");
+            self.mistake("storage.pool_bytes", message);
+        }
+        StorageSettings {
+            driver,
+            pool_bytes,
+            reserve_bytes: self.number("storage.reserve_bytes", RESERVE_DEFAULT_BYTES),
+        }
     }
 
     fn log_level(&mut self) -> tracing::level_filters::LevelFilter {

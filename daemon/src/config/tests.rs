@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Config, Mistake, Raw};
+use crate::storage::{Driver, Wish};
 
 fn from_file(text: &str) -> Result<Config, Vec<String>> {
     resolve(Raw::default().file(Path::new("lodged.toml"), text))
@@ -17,7 +18,10 @@ fn resolve(raw: Raw) -> Result<Config, Vec<String>> {
 fn an_empty_file_gives_the_defaults() {
     let config = from_file("").expect("defaults are valid");
     assert_eq!(config.state_dir, Path::new("/var/lib/lodge"));
-    assert_eq!(config.images_dir, Path::new("/var/lib/lodge/images"));
+    assert_eq!(config.images_dir, None);
+    let storage = config.storage;
+    assert_eq!((storage.driver, storage.pool_bytes), (Wish::Auto, None));
+    assert_eq!(storage.reserve_bytes, 1 << 30);
     assert_eq!(config.default_timeout, Some(Duration::from_secs(120)));
     assert_eq!(config.max_timeout, None);
     assert_eq!(config.limits.memory_bytes, 2 << 30);
@@ -108,6 +112,24 @@ fn a_uid_block_that_meets_others_is_refused() {
     ] {
         assert!(from_file(text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn storage_is_a_known_driver_and_a_pool_of_a_useful_size() {
+    let text = "[storage]\ndriver = 'btrfs'\npool_bytes = 1073741824\nreserve_bytes = 0";
+    let storage = from_file(text).expect("valid").storage;
+    assert_eq!(storage.driver, Wish::One(Driver::Btrfs));
+    assert_eq!(
+        (storage.pool_bytes, storage.reserve_bytes),
+        (Some(1 << 30), 0)
+    );
+    let mistakes = from_file("[storage]\ndriver = 'zfs'\npool_bytes = 4096").expect_err("two");
+    assert!(
+        mistakes[0].contains("auto, btrfs or overlay"),
+        "{mistakes:?}"
+    );
+    assert!(mistakes[1].contains("storage.pool_bytes"), "{mistakes:?}");
+    assert_eq!(mistakes.len(), 2, "{mistakes:?}");
 }
 
 #[test]

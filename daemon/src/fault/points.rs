@@ -28,6 +28,19 @@ pub(super) const ACTS: &[&str] = &[
     "record.rename",
     "record.sync directory",
     "record.sync parent",
+    // The choice of a storage driver.
+    "storage.write temp",
+    "storage.rename",
+    // The pool: made, mounted, grown.
+    "pool.make file",
+    "pool.format",
+    "pool.rename",
+    "pool.find device",
+    "pool.mount",
+    "pool.make directories",
+    "pool.extend file",
+    "pool.tell device",
+    "pool.resize",
     // Frozen, and thawed.
     "pause.tell holder",
     "pause.freeze",

@@ -12,7 +12,7 @@ use super::uid_range::UidRanges;
 use crate::exec::Engine;
 use crate::holder::Launcher;
 use crate::image::ImageStore;
-use crate::storage::Storage;
+use crate::storage::{Choice, Storage};
 use crate::store::Store;
 
 /// Creates and starts at once. Each takes a thread and a few milliseconds of work in the kernel; more at once only wait
@@ -25,6 +25,8 @@ pub struct Platform {
     pub store: Store,
     /// Files.
     pub storage: Arc<dyn Storage>,
+    /// Why they are this driver's.
+    pub storage_choice: Choice,
     /// Images.
     pub images: ImageStore,
     /// Runs; told of what an earlier daemon left.

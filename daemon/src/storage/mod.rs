@@ -5,11 +5,18 @@
 
 /// The trait that drivers implement.
 mod driver;
+/// Which driver a state directory has, and why.
+pub mod choice;
+/// The btrfs file system in which sandboxes of the btrfs driver live.
+pub mod pool;
+/// Who has sandboxes held back from the host's reserve, once a second.
+pub mod reserve;
 /// For kernels without btrfs: image layers below, a writable layer per sandbox above.
 pub mod overlay;
 /// Removing a tree that a sandbox or an archive has made.
 pub mod remove_tree;
 
+pub use choice::{Choice, Driver, Wish};
 pub use driver::{
     Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError, Writable,
 };

@@ -126,6 +126,22 @@ impl Store {
         self.dir(id).join(LAYER_DIR)
     }
 
+    /// The storage driver's directories of all sandboxes: also of those that are damaged or being removed, and in entries whose
+    /// names are no ids.
+    ///
+    /// # Errors
+    /// Where not all of them can be listed: who removes what none of them has must know all.
+    pub fn layer_dirs(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut dirs = Vec::new();
+        for parent in [&self.sandboxes, &self.trash] {
+            let listed = |e| StoreError::io("list", parent, e);
+            for entry in fs::read_dir(parent).map_err(listed)? {
+                dirs.push(entry.map_err(listed)?.path().join(LAYER_DIR));
+            }
+        }
+        Ok(dirs)
+    }
+
     /// Where the logs of a sandbox's runs go.
     pub fn runs_dir(&self, id: &SandboxId) -> PathBuf {
         self.dir(id).join(RUNS_DIR)
@@ -204,13 +220,14 @@ impl Store {
     }
 
     /// Whether a directory without a record holds nothing that a sandbox ever wrote. The record is written before the
-    /// sandbox first runs, so that an unfinished create is always bare.
+    /// sandbox first runs, so that an unfinished create is always bare. What a driver keeps elsewhere is not looked at: a
+    /// sandbox that had a run has the traces of it, and one that had none wrote nothing.
     fn is_bare(&self, id: &SandboxId) -> bool {
-        let upper = self.layer_dir(id).join("upper");
-        match fs::read_dir(&upper) {
+        let bare = |dir: PathBuf| match fs::read_dir(dir) {
             Ok(mut entries) => entries.next().is_none(),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
-        }
+        };
+        bare(self.layer_dir(id).join("upper")) && bare(self.runs_dir(id))
     }
 
     /// Takes a sandbox's directory out of sight, in one step. From then on it is not listed after a restart either.

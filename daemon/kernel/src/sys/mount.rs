@@ -26,6 +26,8 @@ pub mod attr {
     pub const NODEV: u64 = 0x4;
     /// Programs cannot be executed.
     pub const NOEXEC: u64 = 0x8;
+    /// Reading a file changes nothing on disk.
+    pub const NOATIME: u64 = 0x10;
     pub(super) const IDMAP: u64 = 0x0010_0000;
 }
 

@@ -1,0 +1,152 @@
+//! Who has sandboxes held back from the host's reserve, once a second. What that means is the driver's.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use super::Storage;
+use crate::error::chain;
+
+/// Between two looks. A disk that writes 1 GiB in a second is the fastest that a reserve of 1 GiB is enough for.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A thread that looks until this is dropped. A thread of its own, since on a host in trouble every other one may be waiting
+/// for a disk.
+#[derive(Debug)]
+pub struct ReserveKeeper {
+    /// Dropped to end the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ReserveKeeper {
+    /// Looks at once, and then every second.
+    ///
+    /// # Errors
+    /// Where the host has no room for a thread.
+    pub fn start(storage: Arc<dyn Storage>) -> io::Result<Self> {
+        let (end, ended) = channel();
+        let thread = Builder::new()
+            .name("reserve".to_owned())
+            .spawn(move || keep(storage.as_ref(), &ended, EVERY))?;
+        Ok(Self {
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for ReserveKeeper {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that keeps the reserve had panicked");
+        }
+    }
+}
+
+fn keep(storage: &dyn Storage, ended: &Receiver<()>, every: Duration) {
+    let mut was_kept = true;
+    loop {
+        let kept = storage.keep_reserve();
+        match &kept {
+            // Told once, not every second.
+            Err(error) if was_kept => {
+                tracing::error!(error = %chain(error), "sandboxes cannot be held back from the host's reserve");
+            }
+            Ok(()) if !was_kept => tracing::info!("the host's reserve is kept again"),
+            _ => {}
+        }
+        was_kept = kept.is_ok();
+        if ended.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::storage::{
+        Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError,
+    };
+
+    /// Tells each look, and has no other answer than a failure.
+    struct Looks(Mutex<Sender<()>>);
+
+    fn unasked<T>() -> Result<T, StorageError> {
+        Err(StorageError::Unfit {
+            what: "unasked".to_owned(),
+            hint: "",
+        })
+    }
+
+    impl Storage for Looks {
+        fn name(&self) -> &'static str {
+            "looks"
+        }
+        fn abilities(&self) -> Abilities {
+            Abilities {
+                limit_bytes: Err(""),
+                limit_inodes: Err(""),
+                grow: Err(""),
+            }
+        }
+        fn admit(&self) -> Result<(), StorageError> {
+            unasked()
+        }
+        fn prepare(&self, _: Place<'_>, _: DiskLimit) -> Result<(), StorageError> {
+            unasked()
+        }
+        fn check(&self, _: Place<'_>) -> Result<(), StorageError> {
+            unasked()
+        }
+        fn open(&self, _: Place<'_>, _: DiskLimit) -> Result<Root, StorageError> {
+            unasked()
+        }
+        fn set_limit(&self, _: &Path, _: Option<&Path>, _: DiskLimit) -> Result<(), StorageError> {
+            unasked()
+        }
+        fn usage(&self, _: &Path, _: Option<&Path>) -> Result<DiskUsage, StorageError> {
+            unasked()
+        }
+        fn remove(&self, _: &Path, _: &str) -> Result<(), StorageError> {
+            unasked()
+        }
+        fn sweep(&self, _: &[PathBuf]) -> Result<(), StorageError> {
+            unasked()
+        }
+        fn host(&self) -> Result<HostDisk, StorageError> {
+            unasked()
+        }
+        fn grow(&self, _: u64) -> Result<HostDisk, StorageError> {
+            unasked()
+        }
+        fn keep_reserve(&self) -> Result<(), StorageError> {
+            let looks = self.0.lock().expect("nobody panics with it");
+            // Gone when the test has seen enough.
+            looks.send(()).ok();
+            unasked()
+        }
+    }
+
+    #[test]
+    fn a_look_that_fails_is_not_the_last_and_the_end_is_at_once() {
+        let (looked, looks) = channel();
+        let keeper = ReserveKeeper::start(Arc::new(Looks(Mutex::new(looked)))).expect("a thread");
+        for _ in 0..2 {
+            looks.recv_timeout(EVERY * 10).expect("a look");
+        }
+        drop(keeper);
+        while looks.try_recv().is_ok() {}
+        // The thread is gone, and with it the storage that it looked at.
+        assert!(looks.recv().is_err());
+    }
+}
