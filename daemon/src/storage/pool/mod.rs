@@ -10,6 +10,8 @@
 //! The mount goes with the daemon. A sandbox that lives keeps the file system, and by it the loop device, alive; the next
 //! daemon finds the device by its file. Without one the kernel gives both back. What is in the directories is the driver's.
 
+/// Making a pool larger.
+mod grow;
 /// Making the file.
 mod make;
 /// The file's device, and the mount.
@@ -65,7 +67,6 @@ pub struct Pool {
 }
 
 /// The file of a pool.
-#[expect(dead_code, reason = "held; read when it grows")]
 #[derive(Debug)]
 struct Backing {
     path: PathBuf,
@@ -99,6 +100,7 @@ impl Pool {
                 .map_err(io::Error::other)
         })
         .map_err(|e| StorageError::io("make the directories of", &pool.dir, e))?;
+        pool.finish_growing()?;
         Ok(pool)
     }
 

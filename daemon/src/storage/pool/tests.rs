@@ -153,6 +153,79 @@ fn a_pool_without_room_for_one_is_refused() {
     assert!(!pool_file(state.path()).exists());
 }
 
+fn bytes_of(pool: &Pool) -> u64 {
+    pool.size().expect("a size").bytes
+}
+
+#[test]
+fn a_pool_grows_in_use_and_takes_more_than_it_had() {
+    let state = state_dir();
+    daemon(|| {
+        let pool = open(state.path()).expect("made");
+        let before = bytes_of(&pool);
+        pool.grow(3 * SIZE_MIN + 1).expect("grown");
+        let len = pool_file(state.path()).metadata().expect("stat").len();
+        assert_eq!(len, 3 * SIZE_MIN, "whole MiB");
+        assert_eq!(bytes_of(&pool) - before, 2 * SIZE_MIN);
+        let most = usize::try_from(SIZE_MIN + SIZE_MIN / 4).expect("fits");
+        fs::write(written_in(&pool), vec![1; most]).expect("there is room");
+        rustix::fs::syncfs(pool.root()).expect("on disk");
+        let refused = pool.grow(SIZE_MIN).expect_err("smaller").to_string();
+        assert!(refused.contains("does not shrink"), "{refused}");
+        assert_eq!(bytes_of(&pool) - before, 2 * SIZE_MIN);
+    });
+    wait_until_gone(state.path());
+}
+
+#[test]
+fn a_growth_that_was_cut_short_is_ended_by_the_next_daemon() {
+    let state = state_dir();
+    let before = daemon(|| bytes_of(&open(state.path()).expect("made")));
+    wait_until_gone(state.path());
+    let file = OpenOptions::new().write(true).open(pool_file(state.path()));
+    file.expect("a pool").set_len(2 * SIZE_MIN).expect("longer");
+    let after = daemon(|| bytes_of(&open(state.path()).expect("found")));
+    assert_eq!(after - before, SIZE_MIN);
+    wait_until_gone(state.path());
+}
+
+#[test]
+fn a_growth_that_the_host_refuses_is_taken_back() {
+    let state = state_dir();
+    daemon(|| {
+        let pool = open(state.path()).expect("made");
+        let before = bytes_of(&pool);
+        // More than any file of the host may have.
+        pool.grow(u64::MAX).expect_err("too much");
+        let len = pool_file(state.path()).metadata().expect("stat").len();
+        assert_eq!((len, bytes_of(&pool)), (SIZE_MIN, before));
+        fs::write(written_in(&pool), "goes on").expect("written");
+    });
+    wait_until_gone(state.path());
+}
+
+#[test]
+fn a_directory_on_btrfs_is_a_pool_without_a_file() {
+    let state = state_dir();
+    daemon(|| {
+        let outer = open(state.path()).expect("made");
+        let inner = outer.dir().join("state");
+        fs::create_dir(&inner).expect("made");
+        let pool = Pool::open(Settings {
+            state_dir: &inner,
+            kind: &PoolKind::Directory,
+            bytes: None,
+        });
+        let pool = pool.expect("opened");
+        assert_eq!(pool.file(), None);
+        assert!(pool.roots_dir().is_dir());
+        assert_eq!(bytes_of(&pool), bytes_of(&outer));
+        let refused = pool.grow(u64::MAX).expect_err("no file").to_string();
+        assert!(refused.contains("make that one larger"), "{refused}");
+    });
+    wait_until_gone(state.path());
+}
+
 #[test]
 fn what_is_deleted_becomes_a_hole_of_the_file() {
     use std::os::unix::fs::MetadataExt as _;
