@@ -42,7 +42,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install the packages that building and testing need
-	@.ci/deps.sh build image python faults
+	@.ci/deps.sh build storage image python faults
 
 nextest:
 	@cargo nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
@@ -88,16 +88,19 @@ doc: ## API documentation in target/doc
 
 soak: release ## mixed load with kills of the daemon, and the slopes of what it uses; needs root; MINUTES=n SEED=n, or CYCLES=n, or FREEZES=n
 	@$(call need_root,it makes sandboxes)
+	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	target/release/soak $(if $(CYCLES),--cycles $(CYCLES),$(if $(FREEZES),--freezes $(FREEZES),--minutes $(MINUTES))) $(if $(SEED),--seed $(SEED))
 
 demo: build ## real commands in a real sandbox, from nothing; needs root
 	@$(call need_root,it starts the daemon)
+	@.ci/deps.sh storage
 	@images/build.sh base target/debug/lodge
 	@client/examples/demo.sh target/debug
 
 bench: release ## speed against posix_spawn, docker and runc; needs root; ROWS="..." SAMPLES=n
 	@$(call need_root,it makes sandboxes)
+	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	target/release/bench --samples $(SAMPLES) $(ROWS)
 

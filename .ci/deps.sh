@@ -2,13 +2,15 @@
 # Installs what a make target needs from the distribution's packages. Quick and silent where all is there.
 # Does not install Rust itself, and never adds a package source.
 #
-# usage: deps.sh build | image | python | faults | bench-peers ...
+# usage: deps.sh build | storage | image | python | faults | bench-peers ...
 set -euo pipefail
 
 packages_of() {
   case $1 in
     # A C compiler and linker: zstd's library is C, and rustc links with cc.
     build) echo gcc libc6-dev ca-certificates ;;
+    # What makes a pool, and the layers of the overlay driver.
+    storage) echo btrfs-progs e2fsprogs ;;
     # A root file system from the distribution's packages.
     image) echo mmdebstrap ;;
     # The test that generates a Python client.

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use lodged::api::grpc;
 use lodged::api::listener::listen;
 use lodged::config::{Config, Invocation, Listen, ReportFormat, unknown_variables};
-use lodged::doctor;
+use lodged::doctor::{self, Files};
 use lodged::fault;
 use lodged::holder::LauncherProcess;
 use lodged::notify::{Notice, notify};
@@ -186,7 +186,8 @@ async fn examine(
     launcher: LauncherProcess,
     format: ReportFormat,
 ) -> Result<ExitCode> {
-    let report = doctor::examine_with(assemble::bench(config, launcher.into_async()?)).await;
+    let bench = assemble::bench(config, launcher.into_async()?);
+    let report = doctor::examine_with(bench, Files::with(config)).await;
     let text = match format {
         ReportFormat::Text => report.to_string(),
         ReportFormat::Json => report.to_json() + "\n",

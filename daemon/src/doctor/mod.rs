@@ -9,21 +9,24 @@ mod probe;
 mod report;
 /// Settings of the host that make it safer.
 mod settings;
+/// Where the files of sandboxes are.
+mod storage;
 
 pub use probe::Bench;
 pub use report::{Check, Outcome, Report};
+pub use storage::Files;
 
 use crate::error::Result;
 use crate::sandbox::platform::Platform;
 
 /// Examines the host of a running daemon.
 pub async fn examine(platform: &Platform) -> Report {
-    examine_with(Bench::of(platform)).await
+    examine_with(Bench::of(platform), Files::of(platform)).await
 }
 
 /// Examines this host. A host on which not even the parts for a probe can be had fails that check.
-pub async fn examine_with(bench: Result<Bench>) -> Report {
-    let mut checks = look().await;
+pub async fn examine_with(bench: Result<Bench>, files: Files) -> Report {
+    let mut checks = look(files).await;
     checks.push(match bench {
         Ok(bench) => bench.probe().await,
         Err(error) => probe::failed(&error),
@@ -61,9 +64,10 @@ pub fn refuse_unfit_host() -> Result<(), UnfitHost> {
 }
 
 /// Everything that can be told by looking.
-async fn look() -> Vec<Check> {
-    let looked = tokio::task::spawn_blocking(|| {
+async fn look(files: Files) -> Vec<Check> {
+    let looked = tokio::task::spawn_blocking(move || {
         let mut checks = kernel::checks();
+        checks.extend(files.checks());
         checks.extend(settings::checks());
         checks
     });

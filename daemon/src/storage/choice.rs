@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, statfs};
 use serde::{Deserialize, Serialize};
 
-use super::StorageError;
+use super::{StorageError, program};
 use crate::config::Config;
 use crate::fault;
 
@@ -24,9 +24,6 @@ const VERSION: u32 = 1;
 const BTRFS_BY_DEFAULT: bool = false;
 /// Name of the pool's directory and, with an ending, of its file, in the state directory.
 const POOL: &str = "pool";
-/// Where `mkfs.btrfs` is looked for beside PATH: a unit of systemd may have a PATH without the programs of root.
-const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
-
 /// A driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -166,11 +163,7 @@ fn images_outside(state_dir: &Path) -> PathBuf {
 
 /// The program that makes pools, if this host has it.
 pub fn mkfs() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(PROGRAM_DIRS.map(PathBuf::from))
-        .map(|dir| dir.join("mkfs.btrfs"))
-        .find(|program| program.is_file())
+    program::find("mkfs.btrfs")
 }
 
 /// Whether the kernel knows btrfs, its module loaded if there is one.

@@ -13,6 +13,8 @@ pub mod pool;
 pub mod reserve;
 /// For kernels without btrfs: image layers below, a writable layer per sandbox above.
 pub mod overlay;
+/// Programs of the host that make file systems.
+pub mod program;
 /// Removing a tree that a sandbox or an archive has made.
 pub mod remove_tree;
 
