@@ -147,7 +147,7 @@ impl Client {
         ImageServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES)
     }
 
-    fn node(&self) -> NodeServiceClient<Channel> {
+    pub(crate) fn node(&self) -> NodeServiceClient<Channel> {
         NodeServiceClient::new(self.channel.clone())
     }
 }

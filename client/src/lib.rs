@@ -77,11 +77,13 @@ mod runs; // the runs of a sandbox
 
 mod image; // importing, listing and removing images
 mod node; // the daemon and its host
+mod disk; // what is stored there
 
 pub use acquire::{Acquire, Acquired};
 pub use attach::Attach;
 pub use capture::{Captured, Text};
 pub use client::Client;
+pub use disk::{HostDisk, NodeDisk, SandboxDisk, StorageAbility};
 pub use endpoint::{DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 pub use error::{ApiError, Broken, Error, Result};
 pub use idle::{IdlePolicy, ResumeMode};
@@ -91,7 +93,7 @@ pub use limits::Limits;
 pub use list::List;
 pub use logs::{LogLine, LogMatches, LogPart, Search};
 pub use node::{Check, CheckStatus, DoctorReport, NodeInfo};
-pub use outcome::{EndReason, Outcome, Output};
+pub use outcome::{DiskFullPlace, EndReason, Outcome, Output};
 pub use process::Process;
 pub use run::Run;
 pub use runs::{LogExtent, RunFilter, RunInfo};

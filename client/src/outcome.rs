@@ -29,6 +29,18 @@ pub enum EndReason {
     Lost,
 }
 
+/// Where a sandbox had no room left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DiskFullPlace {
+    /// Its root file system has no bytes left.
+    Root,
+    /// Its root file system takes no further file.
+    RootInodes,
+    /// /dev/shm has no bytes left.
+    Shm,
+}
+
 /// How a run ended. Figures that could not be had are `None`, never a guess.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,6 +71,8 @@ pub struct Outcome {
     pub stdout_bytes: u64,
     /// Bytes written to standard error. Exact.
     pub stderr_bytes: u64,
+    /// Where the sandbox had no room left when the command had ended, whether or not this run filled it.
+    pub disk_full: Vec<DiskFullPlace>,
 }
 
 /// The result of an awaited run.
@@ -106,7 +120,9 @@ impl Outcome {
     }
 
     pub(crate) fn from_wire(result: pb::RunResult) -> Result<Self> {
+        let disk_full = result.disk_full().filter_map(DiskFullPlace::from_wire);
         Ok(Self {
+            disk_full: disk_full.collect(),
             end_reason: EndReason::from_wire(result.end_reason())?,
             duration: result.duration.map(duration).transpose()?,
             cpu_time: result.cpu_time.map(duration).transpose()?,
@@ -121,6 +137,27 @@ impl Outcome {
             stdout_bytes: result.stdout_bytes,
             stderr_bytes: result.stderr_bytes,
         })
+    }
+}
+
+impl DiskFullPlace {
+    /// A place that this client does not know is left out: the others are no less true.
+    fn from_wire(place: pb::DiskFullPlace) -> Option<Self> {
+        match place {
+            pb::DiskFullPlace::Root => Some(Self::Root),
+            pb::DiskFullPlace::RootInodes => Some(Self::RootInodes),
+            pb::DiskFullPlace::Shm => Some(Self::Shm),
+            pb::DiskFullPlace::Unspecified => None,
+        }
+    }
+
+    /// Its name in the API, e.g. `ROOT_INODES`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Root => "ROOT",
+            Self::RootInodes => "ROOT_INODES",
+            Self::Shm => "SHM",
+        }
     }
 }
 

@@ -40,6 +40,14 @@ pub struct SandboxStats {
     pub log_bytes: u64,
     /// Since its last start; `None` if it is not started.
     pub uptime: Option<Duration>,
+    /// Bytes on disk of its files, those of the image excluded; also of one that is stopped.
+    pub disk_bytes: Option<u64>,
+    /// The limit that the storage driver holds, in bytes.
+    pub disk_limit_bytes: Option<u64>,
+    /// Its files, directories and links, where the storage driver counts them.
+    pub inodes: Option<u64>,
+    /// The limit that the storage driver holds.
+    pub inodes_limit: Option<u64>,
 }
 
 impl SandboxStats {
@@ -58,6 +66,10 @@ impl SandboxStats {
             kept_runs: stats.kept_runs,
             log_bytes: stats.log_bytes,
             uptime: stats.uptime.map(duration).transpose()?,
+            disk_bytes: stats.disk_bytes,
+            disk_limit_bytes: stats.disk_limit_bytes,
+            inodes: stats.inodes,
+            inodes_limit: stats.inodes_limit,
         })
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use lodge_proto::v1 as pb;
 use pb::exec_service_server::{ExecService, ExecServiceServer};
 use pb::image_service_server::{ImageService, ImageServiceServer};
+use pb::node_service_server::{NodeService, NodeServiceServer};
 use pb::run_event::Event;
 use pb::run_spec::Command as Form;
 use pb::sandbox_service_server::{SandboxService, SandboxServiceServer};
@@ -69,6 +70,7 @@ impl Daemon {
         let server = tonic::transport::Server::builder()
             .add_service(exec)
             .add_service(SandboxServiceServer::new(fake.clone()))
+            .add_service(NodeServiceServer::new(fake.clone()))
             .add_service(ImageServiceServer::new(fake));
         tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
         Self { dir, asked }
@@ -186,6 +188,7 @@ impl ExecService for Fake {
                 let hanging = tokio_stream::once(Ok(started())).chain(tokio_stream::pending());
                 return Ok(Response::new(Box::pin(hanging)));
             }
+            "fake:disk-full" => vec![Ok(started()), Ok(event(Event::Exited(without_room())))],
             "fake:gap" => {
                 let stream = pb::Stream::Stdout.into();
                 let exited = ended(pb::EndReason::Exited, 0).result.expect("it has one");
@@ -448,6 +451,9 @@ impl SandboxService for Fake {
                 pids_limit: Some(2048),
                 oom_kills: Some(1),
                 kept_runs: 7,
+                disk_bytes: Some(10 << 30),
+                disk_limit_bytes: Some(10 << 30),
+                inodes: Some(12),
                 ..Default::default()
             },
         };
@@ -459,6 +465,82 @@ impl SandboxService for Fake {
         _: Request<pb::DeleteSandboxRequest>,
     ) -> Answer<pb::DeleteSandboxResponse> {
         Ok(Response::new(pb::DeleteSandboxResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl NodeService for Fake {
+    async fn info(&self, _: Request<pb::InfoRequest>) -> Answer<pb::InfoResponse> {
+        Err(Status::unimplemented("not in the fake"))
+    }
+
+    async fn doctor(&self, _: Request<pb::DoctorRequest>) -> Answer<pb::DoctorResponse> {
+        Err(Status::unimplemented("not in the fake"))
+    }
+
+    /// Two pages, so that a client that forgets the second one is caught.
+    async fn disk(&self, request: Request<pb::DiskRequest>) -> Answer<pb::DiskResponse> {
+        let (sandbox, next) = match request.into_inner().page_token.as_str() {
+            "" => (
+                pb::SandboxDisk {
+                    name: "first".into(),
+                    state: pb::SandboxState::Running.into(),
+                    used_bytes: Some(3 << 20),
+                    limit_bytes: Some(10 << 30),
+                    inodes: Some(5),
+                    limit_inodes: Some(4096),
+                    ..Default::default()
+                },
+                "more",
+            ),
+            _ => (
+                pb::SandboxDisk {
+                    name: "second".into(),
+                    state: pb::SandboxState::Stopped.into(),
+                    ..Default::default()
+                },
+                "",
+            ),
+        };
+        let grow = pb::StorageAbility {
+            name: "grow".into(),
+            reason: "there is no pool".into(),
+            ..Default::default()
+        };
+        Ok(Response::new(pb::DiskResponse {
+            host: Some(host_disk(100 << 30)),
+            images_bytes: 300 << 20,
+            logs_bytes: 2048,
+            abilities: vec![grow],
+            sandboxes: vec![sandbox],
+            next_page_token: next.into(),
+        }))
+    }
+
+    async fn grow_pool(
+        &self,
+        request: Request<pb::GrowPoolRequest>,
+    ) -> Answer<pb::GrowPoolResponse> {
+        match request.into_inner().bytes {
+            bytes if bytes < 100 << 30 => {
+                Err(refused(tonic::Code::InvalidArgument, "POOL_TOO_SMALL"))
+            }
+            bytes => Ok(Response::new(pb::GrowPoolResponse {
+                host: Some(host_disk(bytes)),
+            })),
+        }
+    }
+}
+
+fn host_disk(size_bytes: u64) -> pb::HostDisk {
+    pb::HostDisk {
+        driver: "fake".into(),
+        path: "/pool\u{1b}[2J".into(),
+        size_bytes,
+        used_bytes: 40 << 30,
+        host_free_bytes: 60 << 30,
+        reserve_bytes: 1 << 30,
+        being_removed: 2,
     }
 }
 
@@ -609,6 +691,16 @@ fn ended(reason: pb::EndReason, exit_code: i32) -> pb::RunResponse {
     pb::RunResponse {
         result: Some(result),
         ..pb::RunResponse::default()
+    }
+}
+
+/// With a place that a later daemon may know.
+fn without_room() -> pb::RunResult {
+    let places = [pb::DiskFullPlace::Root, pb::DiskFullPlace::Shm].map(i32::from);
+    let result = ended(pb::EndReason::Exited, 1).result;
+    pb::RunResult {
+        disk_full: places.into_iter().chain([99]).collect(),
+        ..result.expect("it has one")
     }
 }
 

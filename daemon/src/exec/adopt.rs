@@ -181,6 +181,7 @@ impl TakenOver {
             secrets: self.secrets,
             patterns: self.patterns,
             pids: PidsLimit::of(live),
+            disk: live.disk.clone(),
             started: now.checked_sub(self.started).unwrap_or(now),
             places: self.places,
         })

@@ -123,6 +123,18 @@ fn unreported(reason: EndReason, exit_code: i32) -> Verdict {
     }
 }
 
+/// Where a sandbox has no room left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskFullPlace {
+    /// The root file system has no bytes left.
+    Root,
+    /// The root file system takes no further file.
+    RootInodes,
+    /// /dev/shm has no bytes left.
+    Shm,
+}
+
 /// The end of a run, as it is kept and told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -147,6 +159,9 @@ pub struct RunResult {
     pub stdout_bytes: u64,
     /// Bytes written to standard error.
     pub stderr_bytes: u64,
+    /// Where the sandbox had no room left then, each place once. See `entry` for the lines that have it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disk_full: Vec<DiskFullPlace>,
 }
 
 #[cfg(test)]

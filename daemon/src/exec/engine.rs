@@ -185,6 +185,7 @@ impl Engine {
             ours,
             patterns,
             pids,
+            disk: live.disk.clone(),
             started,
             places,
         };

@@ -1,7 +1,8 @@
 //! What the journal says of runs: the events, and their form as lines.
 //!
 //! A line is sixteen hexadecimal digits of a checksum, a blank, a JSON object with the version, and a newline. Checksum and
-//! `v` stay where they are in every version, so that a line of a later one is told from a damaged one. No line has a value
+//! `v` stay where they are in every version, so that a line of a later one is told from a damaged one. Version 2 added
+//! `disk_full` to results; a line that has none is written as version 1, which older daemons read. No line has a value
 //! of `secret_env`: commands and messages are masked before they come here, and of a request's body there is a keyed hash.
 
 use serde::{Deserialize, Serialize};
@@ -12,8 +13,10 @@ use super::end::RunResult;
 use super::requests::Request;
 use crate::sandbox::id::RunId;
 
-/// The version of lines that this daemon writes.
-const VERSION: u64 = 1;
+/// The version of lines that say nothing new.
+const OLDEST: u64 = 1;
+/// The version of lines with a result that has `disk_full`.
+const WITH_DISK_FULL: u64 = 2;
 /// Hexadecimal digits of a line's checksum.
 const SUM_DIGITS: usize = 16;
 
@@ -107,7 +110,7 @@ impl Line {
     /// Its form on disk, with its newline.
     pub(super) fn encode(&self) -> Vec<u8> {
         let out = Out {
-            v: VERSION,
+            v: self.version(),
             event: self,
         };
         let json = serde_json::to_vec(&out).expect("a line is plain data");
@@ -126,14 +129,25 @@ impl Line {
         if sum(json).as_bytes() != said {
             return Err(Unread::Damaged);
         }
-        match serde_json::from_slice::<AnyVersion>(json) {
-            Ok(AnyVersion { v: VERSION }) => {}
-            Ok(AnyVersion { v }) if v > VERSION => return Err(Unread::Later),
+        let v = match serde_json::from_slice::<AnyVersion>(json) {
+            Ok(AnyVersion { v }) if v > WITH_DISK_FULL => return Err(Unread::Later),
+            Ok(AnyVersion { v }) if v >= OLDEST => v,
             _ => return Err(Unread::Damaged),
-        }
+        };
         serde_json::from_slice::<In>(json)
+            .ok()
             .map(|line| line.event)
-            .map_err(|_| Unread::Damaged)
+            // What has more than its version is not of that version.
+            .filter(|line| line.version() <= v)
+            .ok_or(Unread::Damaged)
+    }
+
+    /// The oldest version that can say it.
+    fn version(&self) -> u64 {
+        match self {
+            Self::Ended(ended) if !ended.result.disk_full.is_empty() => WITH_DISK_FULL,
+            _ => OLDEST,
+        }
     }
 }
 
@@ -163,7 +177,7 @@ fn sum(json: &[u8]) -> String {
 pub(super) mod tests {
     use std::time::Duration;
 
-    use super::super::end::{EndedBy, Fact, verdict};
+    use super::super::end::{DiskFullPlace, EndedBy, Fact, verdict};
     use super::*;
 
     pub(in crate::exec) fn begun(request: Option<Request>) -> Begun {
@@ -200,6 +214,7 @@ pub(super) mod tests {
                 message: "a\nmessage".to_owned(),
                 stdout_bytes: 5,
                 stderr_bytes: 0,
+                disk_full: Vec::new(),
             },
             stdout,
             stderr: Extent::default(),
@@ -246,12 +261,33 @@ pub(super) mod tests {
             );
         }
         assert_eq!(Line::decode(&[0; 300]), Err(Unread::Damaged));
-        let later = br#"{"v":2,"event":{"dreamt":1}}"#;
+        let later = br#"{"v":3,"event":{"dreamt":1}}"#;
         let line = [sum(later).as_bytes(), b" ", later].concat();
         assert_eq!(Line::decode(&line), Err(Unread::Later));
         let foreign = br#"{"v":1,"event":{"dreamt":1}}"#;
         let line = [sum(foreign).as_bytes(), b" ", foreign].concat();
         assert_eq!(Line::decode(&line), Err(Unread::Damaged));
+    }
+
+    /// An older daemon skips what it does not know as of a later version, and reads everything else.
+    #[test]
+    fn only_a_line_that_says_more_is_of_a_later_version() {
+        let plain = Line::Ended(Box::new(ended(begun(None), 1)));
+        let mut full = ended(begun(None), 1);
+        full.result.disk_full = vec![DiskFullPlace::Root, DiskFullPlace::Shm];
+        let full = Line::Ended(Box::new(full));
+        let text = |line: &Line| String::from_utf8(line.encode()).expect("text");
+        assert!(text(&plain).contains(r#"{"v":1,"#) && !text(&plain).contains("disk_full"));
+        assert!(text(&full).contains(r#"{"v":2,"#));
+        assert!(text(&full).contains(r#""disk_full":["root","shm"]"#));
+        assert_eq!(Line::decode(&full.encode()), Ok(full.clone()));
+
+        let (_, json) = text(&full).trim_end().split_once(' ').map_or_else(
+            || panic!("a checksum"),
+            |(sum, json)| (sum.to_owned(), json.replacen(r#""v":2"#, r#""v":1"#, 1)),
+        );
+        let forged = format!("{} {json}", sum(json.as_bytes()));
+        assert_eq!(Line::decode(forged.as_bytes()), Err(Unread::Damaged));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use lodge_kernel::cgroup::RunLeaf;
 
 use super::age::{Stamp, wall_ms};
+use super::disk_full;
 use super::end::{EndedBy, Fact, RunResult, verdict};
 use super::engine::Engine;
 use super::entry::{Begun, Ended, Extent};
@@ -106,6 +107,10 @@ pub(super) fn ended(runs_dir: &Path, begun: Begun, leaving: Leaving<'_>) -> Ende
     let dir = runs_dir.join(begun.run.as_str());
     let extent = |stream| StreamLog::at_rest(&dir, stream, Extent::default()).extent();
     let (stdout, stderr) = (extent(Stream::Stdout), extent(Stream::Stderr));
+    let disk_full = match &leaving {
+        Leaving::Told(exited, _) => disk_full::told(exited),
+        Leaving::Stopped | Leaving::Lost => Vec::new(),
+    };
     let (fact, duration, leaf, message) = match leaving {
         Leaving::Told(exited, leaf) => {
             let fact = Fact::Reaped {
@@ -142,6 +147,7 @@ pub(super) fn ended(runs_dir: &Path, begun: Begun, leaving: Leaving<'_>) -> Ende
         message: message.to_owned(),
         stdout_bytes: stdout.total,
         stderr_bytes: stderr.total,
+        disk_full,
     };
     Ended {
         begun,

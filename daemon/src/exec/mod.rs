@@ -26,6 +26,8 @@ mod retention;
 
 /// Runs that an earlier daemon started.
 pub mod adopt;
+/// Where the sandbox had no room left at the end of a run.
+mod disk_full;
 /// Runs that nobody can tell of any more.
 mod lost;
 /// Starts runs, within bounds.
@@ -63,7 +65,7 @@ pub mod stream;
 /// Output cut to a budget, for a result.
 pub mod view;
 
-pub use end::{EndReason, RunResult};
+pub use end::{DiskFullPlace, EndReason, RunResult};
 pub use engine::{Engine, EngineSettings, Origin, Started};
 pub use entry::Extent;
 pub use environment::Secret;

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::age::Stamp;
+use super::disk_full;
 use super::end::{EndedBy, Fact, RunResult, verdict};
 use super::log::{Stream, StreamLog};
 use super::mask::Patterns;
@@ -23,7 +24,7 @@ use super::secrets_fd;
 use super::table::{RunTable, Slot};
 use crate::error::{Error, ErrorKind};
 use crate::holder::{Exited, RunEnd, RunWatch, StepFailure};
-use crate::sandbox::{Live, Use};
+use crate::sandbox::{Disk, Live, Use};
 
 /// How long a result waits for a pipe that survivors hold open, once what the command wrote is in the log.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -47,6 +48,7 @@ pub(super) struct Supervised {
     /// Of the same secrets.
     pub(super) patterns: Option<Arc<Patterns>>,
     pub(super) pids: PidsLimit,
+    pub(super) disk: Disk,
     pub(super) started: Instant,
     pub(super) places: Places,
 }
@@ -94,6 +96,7 @@ impl Supervised {
             secrets,
             patterns,
             pids,
+            disk,
             started,
             places,
         } = self;
@@ -131,7 +134,7 @@ impl Supervised {
             }
         }
 
-        let outcome = end.map(|end| outcome(&run, end, &group, &pids, started));
+        let outcome = end.map(|end| outcome(&run, end, &group, (&pids, &disk), started));
         // Before anybody is told: who hears of the end must not find the place still taken.
         drop(places);
         if matches!(outcome, Some(Outcome::NotStarted(_))) {
@@ -254,7 +257,18 @@ fn takes_all_with_it(end: &RunEnd) -> bool {
     }
 }
 
-fn outcome(run: &Run, end: RunEnd, group: &Group, pids: &PidsLimit, started: Instant) -> Outcome {
+fn outcome(
+    run: &Run,
+    end: RunEnd,
+    group: &Group,
+    (pids, disk): (&PidsLimit, &Disk),
+    started: Instant,
+) -> Outcome {
+    let disk_full = match &end {
+        RunEnd::Exited(exited) => disk_full::seen(exited, &disk.usage()),
+        // Nobody looked when it ended.
+        RunEnd::SpawnFailed(_) | RunEnd::Stopped | RunEnd::Lost => Vec::new(),
+    };
     let (fact, duration, failure) = match end {
         RunEnd::SpawnFailed(failure) => return Outcome::NotStarted(not_started(&failure, pids)),
         RunEnd::Exited(exited) => {
@@ -294,6 +308,7 @@ fn outcome(run: &Run, end: RunEnd, group: &Group, pids: &PidsLimit, started: Ins
         message: notes.join("; "),
         stdout_bytes: stdout.command_ended(),
         stderr_bytes: stderr.command_ended(),
+        disk_full,
     });
     Outcome::Ended(result, Stamp::now())
 }

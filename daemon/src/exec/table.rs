@@ -90,6 +90,11 @@ impl RunTable {
         self.lock().live
     }
 
+    /// What the logs of ended runs take on disk, in bytes.
+    pub fn log_bytes(&self) -> u64 {
+        self.lock().history.log_bytes()
+    }
+
     /// Ended runs that are still known.
     pub fn kept_count(&self) -> usize {
         self.lock().history.len()

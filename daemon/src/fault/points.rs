@@ -10,6 +10,7 @@ const UNDO: &str = ".undo";
 /// Steps of tables, as `table.step`. Each has three points: before it, after it (`.done`), and before it is taken back
 /// (`.undo`), where only `kill`, `delay` and `panic` do anything.
 pub(super) const STEPS: &[&str] = &[
+    "create.admit",
     "create.lease uid range",
     "create.make directory",
     "create.prepare layer",
@@ -41,6 +42,8 @@ pub(super) const ACTS: &[&str] = &[
     "pool.extend file",
     "pool.tell device",
     "pool.resize",
+    // Other limits.
+    "update.limit files",
     // Frozen, and thawed.
     "pause.tell holder",
     "pause.freeze",

@@ -1,4 +1,4 @@
-//! Creating: a uid range, a directory, a layer, a record. A crash between two steps leaves a directory that recovery
+//! Creating: admission, a uid range, a directory, a layer, a record. A crash between two steps leaves a directory that recovery
 //! knows: without a record it is unfinished and goes, with one it is a stopped sandbox.
 
 use std::sync::Arc;
@@ -22,6 +22,12 @@ pub(super) struct Creation {
 }
 
 pub(super) const STEPS: &[Step<Creation>] = &[
+    // Before anything is made: what there is keeps what the host has left.
+    Step {
+        name: "admit",
+        run: admit,
+        undo: nothing,
+    },
     Step {
         name: "lease uid range",
         run: lease_uids,
@@ -69,6 +75,10 @@ pub(super) fn undo(platform: &Platform, record: &Record) {
     }
 }
 
+fn admit(creation: &mut Creation) -> Result<()> {
+    Ok(creation.platform.storage.admit()?)
+}
+
 fn lease_uids(creation: &mut Creation) -> Result<()> {
     creation.lease = Some(creation.platform.uids.lease()?);
     Ok(())
@@ -99,7 +109,7 @@ fn prepare_layer(creation: &mut Creation) -> Result<()> {
 }
 
 fn write_record(creation: &mut Creation) -> Result<()> {
-    let lease = creation.lease.as_ref().expect("the first step leased it");
+    let lease = creation.lease.as_ref().expect("an earlier step leased it");
     let record = Record {
         id: creation.new.id.clone(),
         created_at_ms: creation.new.created_at_ms,

@@ -267,9 +267,12 @@ impl Runtime for Fake {
             .await
     }
 
-    async fn limit(&self, live: FakeLive, relimit: Relimit) -> Result<Vec<LimitStatus>> {
+    async fn limit(&self, live: Option<FakeLive>, relimit: Relimit) -> Result<Vec<LimitStatus>> {
         let limits = self.statuses(&relimit.new)?;
         self.change("limit", |world| {
+            let Some(live) = live else {
+                return Ok(limits);
+            };
             let alive = world.alive.get(&live.id);
             match alive.is_some_and(|alive| alive.life == live.life) {
                 true => Ok(limits),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use lodge_kernel::cgroup::SandboxGroup;
 
+use super::disk::Disk;
 use super::host::Host;
 use super::id::SandboxId;
 use super::limits::Shortfall;
@@ -107,8 +108,10 @@ fn alive(
     group: Arc<SandboxGroup>,
 ) -> Result<Started<Live>> {
     let image = start::image_of(platform, record)?;
+    let disk = Disk::of(platform, &record.id, Some(holder.pid()));
+    disk.hold_again(record);
     // It runs already: a limit that this host no longer holds is shown, not refused.
-    let limits = start::hold_limits(platform, record, &group, Shortfall::Degrade)?;
+    let limits = start::hold_limits(platform, record, (&group, &disk), Shortfall::Degrade)?;
     let live = start::live(platform, record, &image, holder, group);
     Ok(Started { live, limits })
 }

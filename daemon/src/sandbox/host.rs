@@ -134,8 +134,8 @@ impl Runtime for Host {
         pause::thaw(self, live).await
     }
 
-    async fn limit(&self, live: Live, relimit: Relimit) -> Result<Vec<LimitStatus>> {
-        self.on_thread(move |platform| update::limit(platform, &live, &relimit))
+    async fn limit(&self, live: Option<Live>, relimit: Relimit) -> Result<Vec<LimitStatus>> {
+        self.on_thread(move |platform| update::limit(platform, live.as_ref(), &relimit))
             .await
     }
 

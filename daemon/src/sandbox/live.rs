@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use lodge_kernel::cgroup::SandboxGroup;
 
+use super::disk::Disk;
 use crate::holder::Holder;
 use crate::sandbox::id::SandboxId;
 
@@ -30,4 +31,6 @@ pub struct Live {
     pub runs_dir: PathBuf,
     /// The limit on processes, for messages that name it; all clones see a change.
     pub pids_limit: Arc<AtomicU64>,
+    /// Its files.
+    pub disk: Disk,
 }

@@ -48,6 +48,8 @@ pub(crate) mod changes;
 pub mod watch;
 /// What a sandbox uses.
 pub mod stats;
+/// Its files, as the storage driver sees them.
+pub mod disk;
 
 /// The task that owns a sandbox.
 mod actor;
@@ -106,6 +108,7 @@ mod view_tests;
 mod model_tests;
 
 pub use activity::{StreamUse, Use};
+pub use disk::Disk;
 pub use filter::Filter;
 pub use handle::{Admission, Handle, Paused, Resume};
 pub use live::Live;

@@ -196,6 +196,11 @@ impl<R: Runtime> Registry<R> {
         found.into_iter().map(|(_, handle)| handle).collect()
     }
 
+    /// All of them, of all tenants.
+    pub fn all(&self) -> Vec<Handle<R::Live>> {
+        self.table.all()
+    }
+
     /// Begins to watch sandboxes of a tenant.
     pub fn watch(&self, tenant: &Tenant, watching: Watching) -> Result<Watch<R::Live>> {
         let one = match &watching.sandbox {

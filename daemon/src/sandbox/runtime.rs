@@ -64,9 +64,10 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     fn thaw(&self, live: Self::Live) -> impl Future<Output = Result<()>> + Send;
 
     /// Has other limits held, or leaves them as they were. Those that hold from the next start on are told as they are.
+    /// Without `live`, of a sandbox that is not started.
     fn limit(
         &self,
-        live: Self::Live,
+        live: Option<Self::Live>,
         relimit: Relimit,
     ) -> impl Future<Output = Result<Vec<LimitStatus>>> + Send;
 

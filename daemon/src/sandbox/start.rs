@@ -9,6 +9,7 @@ use lodge_kernel::cgroup::{self, Controller, EffectiveLimit, SandboxGroup};
 use nix::errno::Errno;
 use rustix::fs::StatVfsMountFlags;
 
+use super::disk::Disk;
 use super::failure::{files_read_only, host_disk_full};
 use super::id::SandboxId;
 use super::launched;
@@ -103,6 +104,7 @@ pub(super) fn live(
     holder: Holder,
     cgroup: Arc<SandboxGroup>,
 ) -> Live {
+    let disk = Disk::of(platform, &record.id, Some(holder.pid()));
     Live {
         id: record.id.clone(),
         holder,
@@ -113,6 +115,7 @@ pub(super) fn live(
         workdir: image.workdir.clone(),
         runs_dir: platform.store.runs_dir(&record.id),
         pids_limit: Arc::new(AtomicU64::new(record.spec.limits.pids)),
+        disk,
     }
 }
 
@@ -285,27 +288,35 @@ fn apply_limits(starting: &mut Starting) -> Result<()> {
         platform,
         record,
         group,
+        holder,
         ..
     } = starting;
-    let group = group.as_ref().expect("an earlier step sets it");
-    starting.limits = hold_limits(platform, record, group, record.spec.shortfall)?;
+    const SET: &str = "an earlier step sets it";
+    let (group, holder) = (group.as_ref().expect(SET), holder.as_ref().expect(SET));
+    let disk = Disk::of(platform, &record.id, Some(holder.pid()));
+    starting.limits = hold_limits(platform, record, (group, &disk), record.spec.shortfall)?;
     Ok(())
 }
 
-/// Sets the limits and says what is in force.
+/// Sets the limits and says what is in force. Those on files are held by then.
 pub(super) fn hold_limits(
     platform: &Platform,
     record: &Record,
-    group: &SandboxGroup,
+    (group, disk): (&SandboxGroup, &Disk),
     shortfall: Shortfall,
 ) -> Result<Vec<LimitStatus>> {
-    let held = held(platform, record, group);
+    let held = held(platform, record, (group, disk));
     limits::statuses(&record.spec.requested, &held, shortfall)
 }
 
 /// Sets the limits and says what each came to. Two of them hold from a start on: of these, those of the last start.
-pub(super) fn held(platform: &Platform, record: &Record, group: &SandboxGroup) -> EffectiveLimits {
+pub(super) fn held(
+    platform: &Platform,
+    record: &Record,
+    (group, disk): (&SandboxGroup, &Disk),
+) -> EffectiveLimits {
     let mut effective = platform.expected(&record.spec.limits);
+    disk.correct(&mut effective);
     for applied in group.apply_limits(&cgroup_limits(record)) {
         note(&mut effective, applied);
     }

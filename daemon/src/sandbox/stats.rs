@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lodge_kernel::cgroup::SandboxUsage;
 
 use super::Handle;
+use super::disk::Disk;
+use super::id::SandboxId;
 use super::live::Live;
+use super::platform::Platform;
 use super::state::State;
 use crate::error::{Error, Result};
+use crate::storage::DiskUsage;
 
 /// Ticks per second in what the kernel tells of processes: 100 on every Linux, whatever its own clock does.
 const TICKS_PER_SECOND: u64 = 100;
@@ -35,20 +39,33 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Since its last start.
     pub uptime: Option<Duration>,
+    /// What its files take, by the storage driver.
+    pub disk: DiskUsage,
 }
 
-/// What `sandbox` uses, whose runs have their logs in `runs_dir`.
-pub async fn stats(sandbox: &Handle, runs_dir: PathBuf) -> Result<Stats> {
-    let live = sandbox.live_now();
+/// What `sandbox` uses.
+pub async fn stats(platform: &Arc<Platform>, sandbox: &Handle) -> Result<Stats> {
+    let (platform, id, live) = (
+        Arc::clone(platform),
+        sandbox.id().clone(),
+        sandbox.live_now(),
+    );
     // Reads the kernel's files and walks the logs: not for a thread that serves others.
     let read = move || {
         let (usage, uptime) = live.as_ref().map(of_live).unwrap_or_default();
-        (usage, uptime, bytes_on_disk(&runs_dir))
+        let logs = bytes_on_disk(&platform.store.runs_dir(&id));
+        (
+            usage,
+            uptime,
+            logs,
+            disk_usage(&platform, &id, live.as_ref()),
+        )
     };
-    let (usage, uptime, log_bytes) = tokio::task::spawn_blocking(read).await.map_err(|error| {
-        Error::internal("INTERNAL", "reading the figures failed", error)
-            .hint("the daemon's log says where")
-    })?;
+    let (usage, uptime, log_bytes, disk) =
+        tokio::task::spawn_blocking(read).await.map_err(|error| {
+            Error::internal("INTERNAL", "reading the figures failed", error)
+                .hint("the daemon's log says where")
+        })?;
     let view = sandbox.view();
     Ok(Stats {
         state: view.state,
@@ -58,7 +75,16 @@ pub async fn stats(sandbox: &Handle, runs_dir: PathBuf) -> Result<Stats> {
         kept_runs: u32::try_from(sandbox.runs().kept_count()).unwrap_or(u32::MAX),
         log_bytes,
         uptime,
+        disk,
     })
+}
+
+/// What the files of a sandbox take, started or not. Blocks.
+pub(crate) fn disk_usage(platform: &Platform, id: &SandboxId, live: Option<&Live>) -> DiskUsage {
+    match live {
+        Some(live) => live.disk.usage(),
+        None => Disk::of(platform, id, None).usage(),
+    }
 }
 
 fn of_live(live: &Live) -> (SandboxUsage, Option<Duration>) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use super::disk::Disk;
 use super::idle::IdleChange;
 use super::limits::{self, LimitStatus, Limits, RequestedLimits, Shortfall};
 use super::live::Live;
@@ -58,22 +59,48 @@ fn merged(old: &RequestedLimits, new: &RequestedLimits) -> RequestedLimits {
     }
 }
 
-/// Has the kernel hold the new limits; one that it does not take has it hold the old ones again. Blocks.
+/// Has kernel and storage driver hold the new limits; one that they do not take has them hold the old ones again. Blocks.
 pub(super) fn limit(
     platform: &Platform,
-    live: &Live,
+    live: Option<&Live>,
     relimit: &Relimit,
 ) -> Result<Vec<LimitStatus>> {
+    if let Some(live) = live {
+        make_room(live, &relimit.old.spec.limits, &relimit.new.spec.limits)?;
+    }
+    let disk = live.map_or_else(
+        || Disk::of(platform, &relimit.new.id, None),
+        |live| live.disk.clone(),
+    );
+    let limited = disk.relimit(relimit).and_then(|()| match live {
+        Some(live) => limit_live(platform, live, relimit),
+        None => limit_stopped(platform, &disk, relimit),
+    });
+    if limited.is_err() {
+        disk.take_back(relimit);
+    }
+    limited
+}
+
+/// The kernel holds the others from the next start on.
+fn limit_stopped(platform: &Platform, disk: &Disk, relimit: &Relimit) -> Result<Vec<LimitStatus>> {
+    let spec = &relimit.new.spec;
+    let mut expected = platform.expected(&spec.limits);
+    disk.correct(&mut expected);
+    limits::statuses(&relimit.asked, &expected, relimit.shortfall)?;
+    limits::statuses(&spec.requested, &expected, Shortfall::Degrade)
+}
+
+fn limit_live(platform: &Platform, live: &Live, relimit: &Relimit) -> Result<Vec<LimitStatus>> {
     let Relimit {
         old,
         new,
         asked,
         shortfall,
     } = relimit;
-    make_room(live, &old.spec.limits, &new.spec.limits)?;
-    let held = start::held(platform, new, &live.cgroup);
+    let held = start::held(platform, new, (&live.cgroup, &live.disk));
     if let Err(refused) = limits::statuses(asked, &held, *shortfall) {
-        let _ = start::held(platform, old, &live.cgroup);
+        let _ = start::held(platform, old, (&live.cgroup, &live.disk));
         return Err(refused);
     }
     set_messages(live, &new.spec.limits);

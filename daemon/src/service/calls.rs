@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use super::node_disk::NodeDisk;
 use crate::doctor::Report;
 use crate::error::Result;
 use crate::exec::Engine;
@@ -11,6 +12,7 @@ use crate::sandbox::id::Tenant;
 use crate::sandbox::stats::Stats;
 use crate::sandbox::watch::{Watch, Watching};
 use crate::sandbox::{Acquire, Acquired, Change, Filter, Handle, Paused, SandboxRef};
+use crate::storage::HostDisk;
 
 /// What a daemon is and can do.
 #[derive(Debug, Clone)]
@@ -114,6 +116,12 @@ pub trait Service: Clone + Send + Sync + 'static {
 
     /// What this daemon is and can do.
     fn info(&self) -> NodeInfo;
+
+    /// What is stored where, and how much of it each of these sandboxes has. Never wakes one.
+    fn disk(&self, sandboxes: Vec<Handle>) -> impl Future<Output = Result<NodeDisk>> + Send;
+
+    /// Gives the pool this size, in bytes.
+    fn grow_pool(&self, bytes: u64) -> impl Future<Output = Result<HostDisk>> + Send;
 
     /// Checks the host and boots a probe sandbox.
     fn doctor(&self) -> impl Future<Output = Report> + Send;

@@ -3,6 +3,7 @@
 use lodge_kernel::cgroup::Mode;
 
 use super::calls::{NodeInfo, Service};
+use super::node_disk::{self, NodeDisk};
 use crate::doctor::{self, Report};
 use crate::error::Result;
 use crate::exec::Engine;
@@ -14,6 +15,7 @@ use crate::sandbox::watch::{Watch, Watching};
 use crate::sandbox::{
     Acquire, Acquired, Change, Filter, Handle, Paused, Registry, Resume, SandboxRef,
 };
+use crate::storage::HostDisk;
 
 /// Lodge on this host. Cheap to clone.
 #[derive(Clone)]
@@ -53,8 +55,7 @@ impl Service for Lodge {
 
     async fn stats(&self, tenant: &Tenant, sandbox: &SandboxRef) -> Result<Stats> {
         let handle = self.registry.get(tenant, sandbox)?;
-        let runs_dir = self.registry.platform().store.runs_dir(handle.id());
-        stats::stats(&handle, runs_dir).await
+        stats::stats(self.registry.platform(), &handle).await
     }
 
     async fn update(&self, tenant: &Tenant, sandbox: &SandboxRef, change: Change) -> Result<View> {
@@ -115,6 +116,16 @@ impl Service for Lodge {
             },
             default_image: platform.default_image.clone(),
         }
+    }
+
+    async fn disk(&self, sandboxes: Vec<Handle>) -> Result<NodeDisk> {
+        let all = self.registry.all();
+        let logs_bytes = all.iter().map(|one| one.runs().log_bytes()).sum();
+        node_disk::look(self.registry.platform(), sandboxes, logs_bytes).await
+    }
+
+    async fn grow_pool(&self, bytes: u64) -> Result<HostDisk> {
+        node_disk::grow(self.registry.platform(), bytes).await
     }
 
     async fn doctor(&self) -> Report {

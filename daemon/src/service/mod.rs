@@ -5,6 +5,9 @@
 mod calls;
 /// What answers them on this host.
 mod lodge;
+/// What is stored on this host, and how much there is room for.
+mod node_disk;
 
 pub use calls::{NodeInfo, Service};
 pub use lodge::Lodge;
+pub use node_disk::{NodeDisk, SandboxDisk};

@@ -98,6 +98,12 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
     let update = pb::UpdateSandboxRequest {
         sandbox: by_id(room.id()),
         set_labels: [(LABEL.to_owned(), name.to_owned())].into(),
+        limits: Some(pb::Limits {
+            disk_bytes: Some(11 << 30),
+            ..Default::default()
+        }),
+        // Not every driver holds it.
+        allow_degraded: true,
         ..Default::default()
     };
     answered!(async { api.sandboxes().update(update.clone()).await });

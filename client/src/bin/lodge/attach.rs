@@ -45,7 +45,7 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
         Err(error) if error.is::<ReaderGone>() => return Err(error),
         outcome => outcome.with_context(|| follow::lost(&args.run))?,
     };
-    follow::tell_end(&outcome);
+    follow::tell_end(&outcome, &sandbox).await;
     Ok(follow::exit_code(&outcome))
 }
 

@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 use lodge_client::{Client, DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 
 use crate::{
-    attach, completion, create, doctor, image, inspect, kill, logs, ls, pause, ps, resume, rm, run,
-    runs, start, stats, stop, update, version, watch,
+    attach, completion, create, df, doctor, image, inspect, kill, logs, ls, pause, pool, ps,
+    resume, rm, run, runs, start, stats, stop, update, version, watch,
 };
 
 /// Run commands in persistent, isolated Linux sandboxes.
@@ -53,6 +53,8 @@ enum Command {
     Attach(attach::Args),
     Logs(logs::Args),
     Image(image::Args),
+    Df(df::Args),
+    Pool(pool::Args),
     Doctor(doctor::Args),
     Version(version::Args),
     Completion(completion::Args),
@@ -84,6 +86,8 @@ impl Cli {
             Command::Kill(args) => kill::execute(args, &daemon).await?,
             Command::Runs(args) => runs::execute(args, &daemon).await?,
             Command::Image(args) => image::execute(args, &daemon).await?,
+            Command::Df(args) => df::execute(args, &daemon).await?,
+            Command::Pool(args) => pool::execute(args, &daemon).await?,
             Command::Version(args) => version::execute(args, &daemon).await?,
             Command::Completion(args) => completion::execute(args)?,
         }

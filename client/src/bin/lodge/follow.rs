@@ -5,10 +5,10 @@ use std::io;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use lodge_client::{EndReason, Event, Outcome, RunStream, StdStream};
+use lodge_client::{EndReason, Event, Outcome, RunStream, Sandbox, StdStream};
 
 use crate::failure::LODGE_FAILED;
-use crate::terminal;
+use crate::{disk_full, terminal};
 
 /// Passes output through until the run has ended.
 pub(crate) async fn pass_through(events: &mut RunStream) -> Result<Outcome> {
@@ -54,7 +54,7 @@ pub(crate) fn lost(run_id: &str) -> String {
 }
 
 /// Says what the exit code alone does not.
-pub(crate) fn tell_end(outcome: &Outcome) {
+pub(crate) async fn tell_end(outcome: &Outcome, sandbox: &Sandbox) {
     let message = match outcome.end_reason {
         _ if !outcome.message.is_empty() => &outcome.message,
         EndReason::TimedOut => "the command reached its timeout and was ended",
@@ -69,6 +69,7 @@ pub(crate) fn tell_end(outcome: &Outcome) {
     if !message.is_empty() {
         terminal::note(message);
     }
+    disk_full::tell(outcome, sandbox).await;
     // Only for a person: it is not a failure, and programs have --json.
     if outcome.left_running > 0 && terminal::is_watched() {
         let (count, run) = (outcome.left_running, &outcome.run_id);

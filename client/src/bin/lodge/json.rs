@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use lodge_client::{
-    Captured, Check, DoctorReport, Image, LimitStatus, LogExtent, NodeInfo, Outcome, Output,
-    Process, RunInfo, SandboxEvent, SandboxInfo, SandboxStats,
+    Captured, Check, DoctorReport, HostDisk, Image, LimitStatus, LogExtent, NodeDisk, NodeInfo,
+    Outcome, Output, Process, RunInfo, SandboxDisk, SandboxEvent, SandboxInfo, SandboxStats,
+    StorageAbility,
 };
 use serde_json::{Map, Value, json};
 
@@ -35,10 +36,16 @@ fn outcome(outcome: &Outcome) -> Map<String, Value> {
         ("peak_memory_bytes", json!(outcome.peak_memory_bytes)),
         ("oom_kills", json!(outcome.oom_kills)),
         ("message", json!(outcome.message)),
+        ("disk_full", disk_full(outcome)),
     ] {
         object.insert(key.to_owned(), value);
     }
     object
+}
+
+fn disk_full(outcome: &Outcome) -> Value {
+    let places = outcome.disk_full.iter().map(|place| place.as_str());
+    places.collect()
 }
 
 fn captured(name: &str, captured: &Captured, object: &mut Map<String, Value>) {
@@ -167,6 +174,10 @@ pub(crate) fn stats(name: &str, stats: &SandboxStats) -> Value {
         "kept_runs": stats.kept_runs,
         "log_bytes": stats.log_bytes,
         "uptime_ms": millis(stats.uptime),
+        "disk_bytes": stats.disk_bytes,
+        "disk_limit_bytes": stats.disk_limit_bytes,
+        "inodes": stats.inodes,
+        "inodes_limit": stats.inodes_limit,
     })
 }
 
@@ -221,6 +232,48 @@ pub(crate) fn doctor(report: &DoctorReport) -> Value {
         })
     };
     json!({ "ok": report.ok, "checks": report.checks.iter().map(check).collect::<Vec<_>>() })
+}
+
+/// What is stored on the daemon's host.
+pub(crate) fn node_disk(disk: &NodeDisk) -> Value {
+    let ability = |ability: &StorageAbility| {
+        json!({
+            "name": ability.name,
+            "supported": ability.supported,
+            "reason": ability.reason,
+        })
+    };
+    let sandbox = |sandbox: &SandboxDisk| {
+        json!({
+            "id": sandbox.id,
+            "name": sandbox.name,
+            "state": sandbox.state.to_string(),
+            "used_bytes": sandbox.used_bytes,
+            "limit_bytes": sandbox.limit_bytes,
+            "inodes": sandbox.inodes,
+            "limit_inodes": sandbox.limit_inodes,
+        })
+    };
+    json!({
+        "host": host_disk(&disk.host),
+        "images_bytes": disk.images_bytes,
+        "logs_bytes": disk.logs_bytes,
+        "abilities": disk.abilities.iter().map(ability).collect::<Vec<_>>(),
+        "sandboxes": disk.sandboxes.iter().map(sandbox).collect::<Vec<_>>(),
+    })
+}
+
+/// What all sandboxes share.
+pub(crate) fn host_disk(host: &HostDisk) -> Value {
+    json!({
+        "driver": host.driver,
+        "path": host.path,
+        "size_bytes": host.size_bytes,
+        "used_bytes": host.used_bytes,
+        "host_free_bytes": host.host_free_bytes,
+        "reserve_bytes": host.reserve_bytes,
+        "being_removed": host.being_removed,
+    })
 }
 
 /// The daemon.

@@ -6,6 +6,7 @@
 mod attach; // `lodge attach`
 mod completion; // `lodge completion`
 mod create; // `lodge create`
+mod df; // `lodge df`
 mod doctor; // `lodge doctor`
 mod image; // `lodge image …`
 mod inspect; // `lodge inspect`
@@ -13,6 +14,7 @@ mod kill; // `lodge kill`
 mod logs; // `lodge logs`
 mod ls; // `lodge ls`
 mod pause; // `lodge pause`
+mod pool; // `lodge pool …`
 mod ps; // `lodge ps`
 mod resume; // `lodge resume`
 mod rm; // `lodge rm`
@@ -26,6 +28,7 @@ mod version; // `lodge version`
 mod watch; // `lodge watch`
 
 mod cli; // the command line as a whole
+mod disk_full; // a sandbox without room, at the end of a run
 mod each; // a call for each of several sandboxes
 mod environment; // `-e`, `--secret`, `--env-file`
 mod follow; // a run's output and end

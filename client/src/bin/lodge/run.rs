@@ -92,7 +92,7 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
         terminal::data(&run_id)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let outcome = match args.json {
+    let ended = match args.json {
         false => stream(&args, daemon).await,
         true => match object(&args, daemon).await {
             Err(error) if !error.is::<ReaderGone>() => {
@@ -102,35 +102,36 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
             result => result,
         },
     };
-    let outcome = outcome?;
+    let (outcome, sandbox) = ended?;
     if !args.json {
-        follow::tell_end(&outcome);
+        follow::tell_end(&outcome, &sandbox).await;
     }
     Ok(follow::exit_code(&outcome))
 }
 
 /// Passes the output through.
-async fn stream(args: &Args, daemon: &Daemon) -> Result<Outcome> {
+async fn stream(args: &Args, daemon: &Daemon) -> Result<(Outcome, Sandbox)> {
     let (sandbox, mut events, run_id) = start(args, daemon).await?;
     let result = follow::pass_through(&mut events).await;
     if matches!(&result, Err(error) if error.is::<ReaderGone>()) {
         // As SIGPIPE would end a local command. That we leave is more important than that this works.
         let _ = sandbox.kill(run_id).await;
-        return result;
+        return Ok((result?, sandbox));
     }
-    result.with_context(|| follow::lost(&run_id))
+    let outcome = result.with_context(|| follow::lost(&run_id))?;
+    Ok((outcome, sandbox))
 }
 
 /// Prints one object at the end.
-async fn object(args: &Args, daemon: &Daemon) -> Result<Outcome> {
-    let (_, events, run_id) = start(args, daemon).await?;
+async fn object(args: &Args, daemon: &Daemon) -> Result<(Outcome, Sandbox)> {
+    let (sandbox, events, run_id) = start(args, daemon).await?;
     let budget = u64::try_from(args.max_output).unwrap_or(0);
     let output = events
         .collect(budget)
         .await
         .with_context(|| follow::lost(&run_id))?;
     terminal::data(&json::output(&output).to_string())?;
-    Ok(output.outcome)
+    Ok((output.outcome, sandbox))
 }
 
 /// Starts the run and waits until it has an id.

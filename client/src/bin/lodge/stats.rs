@@ -1,5 +1,6 @@
 //! `lodge stats`: what sandboxes use.
 
+use std::fmt;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
@@ -11,11 +12,11 @@ use crate::failure::{self, LODGE_FAILED};
 use crate::sandbox_arg::SandboxArg;
 use crate::{json, table, terminal, units};
 
-/// Show what sandboxes use: memory, CPU time, processes, logs
+/// Show what sandboxes use: memory, CPU time, processes, disk, logs
 ///
 /// The figures are the kernel's own; `-` where there is none, as for a sandbox that is stopped. MEMORY has the cache of
-/// files that the runs read and wrote, PEAK, CPU TIME and OOM KILLS count since the sandbox was started, KEPT is ended
-/// runs that are still known. Never wakes a sandbox.
+/// files that the runs read and wrote, PEAK, CPU TIME and OOM KILLS count since the sandbox was started, DISK and FILES are
+/// its own files, those of the image excluded, KEPT is ended runs that are still known. Never wakes a sandbox.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Names, or `id:` and ids [default: all]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-const HEADER: [&str; 11] = [
+const HEADER: [&str; 13] = [
     "NAME",
     "STATE",
     "MEMORY",
@@ -34,6 +35,8 @@ const HEADER: [&str; 11] = [
     "CPU TIME",
     "PIDS",
     "OOM KILLS",
+    "DISK",
+    "FILES",
     "RUNS",
     "KEPT",
     "LOGS",
@@ -77,13 +80,13 @@ async fn wanted(client: &Client, names: &[SandboxArg]) -> Result<Vec<(String, Sa
         .collect())
 }
 
-fn row(name: &str, stats: &SandboxStats) -> [String; 11] {
+fn row(name: &str, stats: &SandboxStats) -> [String; 13] {
     let bytes = |figure: Option<u64>| figure.map_or_else(unknown, units::size);
     let count = |figure: Option<u64>| figure.map_or_else(unknown, |n| n.to_string());
-    let pids = match (stats.pids, stats.pids_limit) {
-        (Some(pids), Some(limit)) => format!("{pids} of {limit}"),
-        (pids, _) => count(pids),
-    };
+    let disk = of_limit(
+        stats.disk_bytes.map(units::size),
+        stats.disk_limit_bytes.map(units::size),
+    );
     [
         name.to_owned(),
         stats.state.to_string(),
@@ -91,12 +94,22 @@ fn row(name: &str, stats: &SandboxStats) -> [String; 11] {
         bytes(stats.memory_peak_bytes),
         bytes(stats.memory_limit_bytes),
         stats.cpu_time.map_or_else(unknown, units::duration),
-        pids,
+        of_limit(stats.pids, stats.pids_limit),
         count(stats.oom_kills),
+        disk,
+        of_limit(stats.inodes, stats.inodes_limit),
         stats.live_runs.to_string(),
         stats.kept_runs.to_string(),
         units::size(stats.log_bytes),
     ]
+}
+
+fn of_limit<T: fmt::Display>(used: Option<T>, limit: Option<T>) -> String {
+    match (used, limit) {
+        (Some(used), Some(limit)) => format!("{used} of {limit}"),
+        (Some(used), None) => used.to_string(),
+        (None, _) => unknown(),
+    }
 }
 
 fn unknown() -> String {

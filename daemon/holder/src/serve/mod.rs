@@ -4,6 +4,7 @@
 mod clock;
 mod connection;
 mod deadline;
+mod disk;
 mod run;
 mod run_table;
 
@@ -23,6 +24,7 @@ use nix::sys::stat::Mode;
 use crate::launcher::End;
 use crate::protocol::MAX_PACKET;
 use connection::Connection;
+use disk::Disk;
 use run_table::RunTable;
 
 pub(crate) use connection::KEPT;
@@ -60,6 +62,8 @@ pub(crate) struct Holder {
     listener: OwnedFd,
     connection: Option<Connection>,
     signals: SignalFd,
+    /// Where commands write.
+    disk: Disk,
     runs: RunTable,
     /// Until then no new connection is taken: the last one failed.
     deaf_until_ns: u64,
@@ -110,6 +114,8 @@ impl Holder {
             listener,
             connection: Some(Connection::new(connection)),
             signals: child_signals()?,
+            // While nobody else is here: what these paths lead to is ours, and stays what it is.
+            disk: Disk::open()?,
             runs: RunTable::new(),
             deaf_until_ns: 0,
         };
@@ -217,7 +223,7 @@ impl Holder {
     fn reap(&mut self) {
         while let Ok(Some(_)) = self.signals.read_signal() {}
         while let Some(ended) = wait::reap() {
-            self.runs.command_ended(ended, clock::now_ns());
+            self.runs.command_ended(ended, clock::now_ns(), &self.disk);
         }
     }
 

@@ -69,8 +69,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Records the command's end.
-    pub(crate) fn end(&mut self, wait_status: i32, now_ns: u64) {
+    /// Records the command's end, and what had no room left then.
+    pub(crate) fn end(&mut self, wait_status: i32, now_ns: u64, no_room: Vec<i32>) {
         self.exited = Some(Exited {
             run_id: self.id.clone(),
             wait_status,
@@ -78,6 +78,7 @@ impl Run {
             killed: self.killed,
             duration_ns: now_ns.saturating_sub(self.started_ns),
             exec_failure: self.exec_failure(),
+            no_room,
         });
         self.deadline_ns = None;
         if self.kill_on_exit {

@@ -8,6 +8,7 @@ use lodge_proto::holder::{Spawn, from_holder};
 use nix::errno::Errno;
 
 use super::connection::Connection;
+use super::disk::Disk;
 use super::run::{Cause, Run};
 use super::{RunSettings, clock};
 use crate::command;
@@ -64,10 +65,10 @@ impl RunTable {
     }
 
     /// Notes the end of a command; other children are orphans, of which nobody asks.
-    pub(super) fn command_ended(&mut self, ended: Ended, now_ns: u64) {
+    pub(super) fn command_ended(&mut self, ended: Ended, now_ns: u64, disk: &Disk) {
         let live = |run: &&mut Run| run.pid == ended.pid && run.exited.is_none();
         if let Some(run) = self.runs.iter_mut().find(live) {
-            run.end(ended.status, now_ns);
+            run.end(ended.status, now_ns, disk.without_room());
         }
     }
 

@@ -3,8 +3,14 @@
 use lodge_proto::v1 as wire;
 use tonic::{Request, Response, Status};
 
+use super::sandbox::{page_after, page_size, page_token};
 use crate::doctor::{Check, Outcome};
+use crate::sandbox::Filter;
+use crate::sandbox::id::Tenant;
 use crate::service::Service;
+use disk::{disk_to_wire, host_to_wire};
+
+mod disk;
 
 /// The API's version.
 const API_VERSION: &str = "1.0";
@@ -48,6 +54,41 @@ impl<S: Service> wire::node_service_server::NodeService for NodeServer<S> {
         let ok = report.ok();
         let checks = report.checks.into_iter().map(to_wire).collect();
         Ok(Response::new(wire::DoctorResponse { checks, ok }))
+    }
+
+    async fn disk(
+        &self,
+        request: Request<wire::DiskRequest>,
+    ) -> Result<Response<wire::DiskResponse>, Status> {
+        let request = request.into_inner();
+        let size = page_size(request.page_size)?;
+        let after = page_after(&request.page_token)?;
+        // One more than asked for tells whether there is another page.
+        let mut found = self.0.list(
+            &Tenant::default(),
+            &Filter::default(),
+            after.as_ref(),
+            size + 1,
+        )?;
+        let more = found.len() > size;
+        found.truncate(size);
+        let last = found.last().filter(|_| more);
+        let next_page_token = last.map(|handle| page_token(handle.identity()));
+        let disk = self.0.disk(found).await?;
+        Ok(Response::new(wire::DiskResponse {
+            next_page_token: next_page_token.unwrap_or_default(),
+            ..disk_to_wire(disk)
+        }))
+    }
+
+    async fn grow_pool(
+        &self,
+        request: Request<wire::GrowPoolRequest>,
+    ) -> Result<Response<wire::GrowPoolResponse>, Status> {
+        let host = self.0.grow_pool(request.into_inner().bytes).await?;
+        Ok(Response::new(wire::GrowPoolResponse {
+            host: Some(host_to_wire(host)),
+        }))
     }
 }
 

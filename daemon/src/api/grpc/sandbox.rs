@@ -4,14 +4,16 @@ use lodge_proto::v1 as wire;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
+pub(super) use messages::state_to_wire;
 pub use messages::{resume_from, sandbox_ref};
+pub(super) use pages::{page_after, page_size, page_token};
 
 use crate::error::Result;
 use crate::sandbox::Handle;
 use crate::sandbox::id::Tenant;
 use crate::service::Service;
 use messages::{acquire_from, change_from, filter_from, to_wire};
-use pages::{page_after, page_of, page_size};
+use pages::page_of;
 
 mod messages;
 mod pages;

@@ -18,7 +18,7 @@ use crate::exec::supervise::{Ending, PidsLimit, Places, Supervised};
 use crate::exec::table::RunTable;
 use crate::fault;
 use crate::holder::{Holder, RunWatch, Spawn};
-use crate::sandbox::Live;
+use crate::sandbox::{Disk, Live};
 
 /// What PID 1 is told, and what stays here.
 pub(super) fn split(
@@ -83,6 +83,7 @@ pub(super) struct Forked {
     pub(super) ours: Ours,
     pub(super) patterns: Option<Arc<Patterns>>,
     pub(super) pids: PidsLimit,
+    pub(super) disk: Disk,
     pub(super) started: Instant,
     pub(super) places: Places,
 }
@@ -118,6 +119,7 @@ impl Forked {
             secrets,
             patterns: self.patterns,
             pids: self.pids,
+            disk: self.disk,
             started: self.started,
             places: self.places,
         };

@@ -226,7 +226,7 @@ fn lines_that_are_added_while_it_is_written_anew_are_carried_over() {
 fn a_journal_with_lines_of_a_later_version_is_not_written_anew() {
     let (dir, mut journal) = journal();
     let place = journal.append(&ended_line(0).1).expect("written");
-    let later = br#"{"v":2,"event":{"dreamt":1}}"#;
+    let later = br#"{"v":3,"event":{"dreamt":1}}"#;
     let sum = hex::encode(&Sha256::digest(later)[..8]);
     add(&dir, &[sum.as_bytes(), b" ", later, b"\n"].concat());
     let (mut journal, told) = again(&dir);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::handle::View;
-use super::super::limits::{self, LimitStatus, Shortfall};
+use super::super::limits::{self, LimitStatus};
 use super::super::runtime::{Relimit, Runtime};
 use super::super::state::{Decision, Event};
 use super::super::update::Change;
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::store::Record;
 
 impl<R: Runtime> Actor<R> {
-    /// Changes it. The kernel first, since it may refuse; then the record; then it is told.
+    /// Changes it. Kernel and storage driver first, since they may refuse; then the record; then it is told.
     pub(super) async fn update(&mut self, change: Change) -> Result<View> {
         if let Decision::Refuse(refusal) = self.decide(Event::Update) {
             return Err(self.refusal(refusal));
@@ -49,14 +49,7 @@ impl<R: Runtime> Actor<R> {
     }
 
     async fn limit(&self, relimit: Relimit) -> Result<Vec<LimitStatus>> {
-        match self.handle.live_now() {
-            Some(live) => self.runtime.limit(live, relimit).await,
-            None => {
-                let spec = &relimit.new.spec;
-                let expected = self.runtime.expected(&spec.limits);
-                limits::statuses(&spec.requested, &expected, Shortfall::Degrade)
-            }
-        }
+        self.runtime.limit(self.handle.live_now(), relimit).await
     }
 
     /// A record that could not be written may be on the disk all the same: the old one is written over it.

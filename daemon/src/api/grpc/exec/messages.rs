@@ -14,7 +14,8 @@ use crate::exec::run::Output;
 use crate::exec::stream::Event;
 use crate::exec::view::View;
 use crate::exec::{
-    EndReason, Origin, RawCommand, RawDuration, RawRunSpec, RunResult, Secret, Stdin, Stream,
+    DiskFullPlace, EndReason, Origin, RawCommand, RawDuration, RawRunSpec, RunResult, Secret,
+    Stdin, Stream,
 };
 use crate::sandbox::id::RunId;
 use crate::sandbox::{Resume, SandboxRef};
@@ -227,7 +228,17 @@ pub(super) fn result_to_wire(result: &RunResult) -> wire::RunResult {
         message: result.message.clone(),
         stdout_bytes: result.stdout_bytes,
         stderr_bytes: result.stderr_bytes,
+        disk_full: result.disk_full.iter().map(place_to_wire).collect(),
     }
+}
+
+fn place_to_wire(place: &DiskFullPlace) -> i32 {
+    match place {
+        DiskFullPlace::Root => wire::DiskFullPlace::Root,
+        DiskFullPlace::RootInodes => wire::DiskFullPlace::RootInodes,
+        DiskFullPlace::Shm => wire::DiskFullPlace::Shm,
+    }
+    .into()
 }
 
 fn reason_to_wire(reason: EndReason) -> wire::EndReason {

@@ -163,7 +163,7 @@ pub(super) fn to_wire(view: View) -> wire::Sandbox {
     }
 }
 
-pub(super) fn state_to_wire(state: State) -> wire::SandboxState {
+pub(in crate::api::grpc) fn state_to_wire(state: State) -> wire::SandboxState {
     match state {
         State::Creating => wire::SandboxState::Creating,
         State::Running => wire::SandboxState::Running,

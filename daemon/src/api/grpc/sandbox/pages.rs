@@ -15,7 +15,7 @@ const PAGE_MAX: i32 = 1000;
 /// Bytes of a page, but for its last sandbox; a message may have twice as many.
 const PAGE_BYTES: usize = 8 << 20;
 
-pub(super) fn page_size(asked: i32) -> Result<usize> {
+pub(in crate::api::grpc) fn page_size(asked: i32) -> Result<usize> {
     match asked {
         0 => Ok(PAGE_DEFAULT.unsigned_abs() as usize),
         1..=PAGE_MAX => Ok(asked.unsigned_abs() as usize),
@@ -49,11 +49,11 @@ pub(super) fn page_of(
 }
 
 /// The last sandbox of the page before: `<id>:<name>`. A forged one only begins the next page elsewhere.
-fn page_token(last: &Identity) -> String {
+pub(in crate::api::grpc) fn page_token(last: &Identity) -> String {
     format!("{}:{}", last.id, last.name)
 }
 
-pub(super) fn page_after(token: &str) -> Result<Option<Identity>> {
+pub(in crate::api::grpc) fn page_after(token: &str) -> Result<Option<Identity>> {
     if token.is_empty() {
         return Ok(None);
     }

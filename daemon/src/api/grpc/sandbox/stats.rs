@@ -23,6 +23,10 @@ pub(super) fn stats_to_wire(stats: Stats) -> wire::SandboxStats {
         kept_runs: stats.kept_runs,
         log_bytes: stats.log_bytes,
         uptime: stats.uptime.and_then(duration_to_wire),
+        disk_bytes: stats.disk.bytes,
+        disk_limit_bytes: stats.disk.limit_bytes,
+        inodes: stats.disk.inodes,
+        inodes_limit: stats.disk.limit_inodes,
     }
 }
 
