@@ -15,6 +15,11 @@ IMAGES ?= base
 FAULTS := --features lodged/fault-points
 # Words that only a daemon with such places has in it.
 FAULTS_MARK := this lodged has fault points
+# On which storage driver `make test` runs: all tests on overlay or on btrfs; where nothing is said, all on overlay and then
+# STORAGE_TESTS on btrfs.
+STORAGE ?=
+# What is about files, or about what a driver leaves when it fails: the rest is the same on either driver.
+STORAGE_TESTS := binary(/^(cases_storage|attacks_storage|storage_faults|pool|disk|layer_disk|faults|reboot|damage|durability|attacks_image)$$/)
 # Which rows `make bench` measures (all by default) and how many samples each gets.
 ROWS ?=
 SAMPLES ?= 200
@@ -42,7 +47,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install the packages that building and testing need
-	@.ci/deps.sh build storage image python faults
+	@.ci/deps.sh build image python faults storage
 
 nextest:
 	@cargo nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
@@ -71,11 +76,16 @@ build-for-tests:
 	@.ci/deps.sh build
 	$(CARGO) build --workspace --bins $(FAULTS)
 
-test: deps nextest build-for-tests ## all tests; needs root
+test: deps nextest build-for-tests ## all tests; needs root; STORAGE=overlay or btrfs
 	@$(call need_root,it makes namespaces, cgroups and mounts)
 	@images/build.sh base target/debug/lodge
 	$(CARGO) test --workspace --doc $(FAULTS)
-	$(CARGO) nextest run --workspace $(FAULTS)
+ifeq ($(STORAGE),)
+	tests/storage.sh run overlay $(CARGO) nextest run --workspace $(FAULTS)
+	tests/storage.sh run btrfs $(CARGO) nextest run --workspace $(FAULTS) -E '$(STORAGE_TESTS)'
+else
+	tests/storage.sh run $(STORAGE) $(CARGO) nextest run --workspace $(FAULTS)
+endif
 
 mutations: deps nextest build-for-tests ## break the product line by line and see that a test turns red; needs root
 	@$(call need_root,its tests make sandboxes)
@@ -88,19 +98,16 @@ doc: ## API documentation in target/doc
 
 soak: release ## mixed load with kills of the daemon, and the slopes of what it uses; needs root; MINUTES=n SEED=n, or CYCLES=n, or FREEZES=n
 	@$(call need_root,it makes sandboxes)
-	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	target/release/soak $(if $(CYCLES),--cycles $(CYCLES),$(if $(FREEZES),--freezes $(FREEZES),--minutes $(MINUTES))) $(if $(SEED),--seed $(SEED))
 
 demo: build ## real commands in a real sandbox, from nothing; needs root
 	@$(call need_root,it starts the daemon)
-	@.ci/deps.sh storage
 	@images/build.sh base target/debug/lodge
 	@client/examples/demo.sh target/debug
 
 bench: release ## speed against posix_spawn, docker and runc; needs root; ROWS="..." SAMPLES=n
 	@$(call need_root,it makes sandboxes)
-	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	target/release/bench --samples $(SAMPLES) $(ROWS)
 

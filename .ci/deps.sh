@@ -2,21 +2,21 @@
 # Installs what a make target needs from the distribution's packages. Quick and silent where all is there.
 # Does not install Rust itself, and never adds a package source.
 #
-# usage: deps.sh build | storage | image | python | faults | bench-peers ...
+# usage: deps.sh build | image | python | faults | storage | bench-peers ...
 set -euo pipefail
 
 packages_of() {
   case $1 in
     # A C compiler and linker: zstd's library is C, and rustc links with cc.
     build) echo gcc libc6-dev ca-certificates ;;
-    # What makes a pool, and the layers of the overlay driver.
-    storage) echo btrfs-progs e2fsprogs ;;
     # A root file system from the distribution's packages.
     image) echo mmdebstrap ;;
     # The test that generates a Python client.
     python) echo python3 python3-pip python3-venv ;;
     # The tests that have single system calls fail, or the daemon die in one; and file systems on devices that fail.
     faults) echo strace e2fsprogs mount ;;
+    # Pools, layers with a limit, and the file systems on which the tests have them.
+    storage) echo btrfs-progs e2fsprogs mount util-linux mmdebstrap ;;
     # What the bench measures against.
     bench-peers) echo docker.io containerd runc curl ;;
     *) echo "deps: unknown group '$1'" >&2; exit 2 ;;

@@ -4,4 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo build --quiet -p lodge-tests --bin mutate
-exec target/debug/mutate "$@"
+# Some breaks show on the storage driver btrfs alone.
+tests/storage.sh run btrfs target/debug/mutate "$@"

@@ -19,7 +19,7 @@ use crate::live::{Live, contains};
 use crate::room::{Ran, Room};
 use crate::slot::UID_BLOCK;
 use crate::wait::until;
-use crate::{cgroup, host, image};
+use crate::{cgroup, host, image, storage};
 
 /// A neighbour's `true` takes less than this, during and after any attack.
 pub const NEIGHBOUR_WITHIN: Duration = Duration::from_secs(1);
@@ -350,7 +350,11 @@ pub async fn leaves_nothing(daemon: &Daemon, id: &str, uid_base: u32) -> Result<
     .with_context(|| format!("{:?}", find_mention(&daemon.state_dir(), id)))
 }
 
-/// The first path below `top` that has `word` in its name or, for a small file, in its content.
+/// Records and journals are smaller; layers, pools and what sandboxes wrote may be of any size.
+const SMALL_FILE: u64 = 1 << 20;
+
+/// The first path below `top` that has `word` in its name or, for a small file, in its content. Trees that sandboxes have for
+/// themselves are not looked through.
 pub fn find_mention(top: &Path, word: &str) -> Result<Option<PathBuf>> {
     for entry in fs::read_dir(top).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -362,10 +366,14 @@ pub fn find_mention(top: &Path, word: &str) -> Result<Option<PathBuf>> {
             continue;
         };
         if kind.is_dir() {
-            if let Some(found) = find_mention(&path, word)? {
+            if !storage::is_subvolume(&path)
+                && let Some(found) = find_mention(&path, word)?
+            {
                 return Ok(Some(found));
             }
-        } else if kind.is_file() && contains(&fs::read(&path).unwrap_or_default(), word.as_bytes())
+        } else if kind.is_file()
+            && entry.metadata().is_ok_and(|meta| meta.len() <= SMALL_FILE)
+            && contains(&fs::read(&path).unwrap_or_default(), word.as_bytes())
         {
             return Ok(Some(path));
         }

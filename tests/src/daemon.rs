@@ -19,6 +19,7 @@ use crate::binary;
 use crate::image;
 use crate::notify::Notify;
 use crate::slot::{Slot, Width, require_root};
+use crate::storage::{self, Driver};
 use crate::wait::until_blocking;
 
 /// A daemon has drained and gone within this time of SIGTERM.
@@ -34,8 +35,29 @@ pub enum Images {
     Base,
     /// The test's own, empty directory.
     Own,
+    /// Where the daemon has them if nobody says anything: the test's own too.
+    Unset,
     /// This directory.
     At(PathBuf),
+}
+
+/// Where the state directory is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StateAt {
+    /// Where the driver under test has its files.
+    #[default]
+    Driver,
+    /// On the file system of the target directory.
+    Beside,
+}
+
+/// A file system of a state directory's own.
+#[derive(Debug, Clone, Copy)]
+pub enum StateFs {
+    /// In memory, with these options of `mount`.
+    Memory(&'static str),
+    /// A btrfs of this many bytes, on a loop device.
+    Btrfs(u64),
 }
 
 /// Where a daemon's standard error leads.
@@ -59,7 +81,12 @@ pub enum LogTo {
 pub struct Options {
     /// Where the images are.
     pub images: Images,
-    /// Lines of the configuration file beyond the test's own places.
+    /// The storage driver; the one under test if not given. Of another one the state directory is
+    /// [`beside`](StateAt::Beside).
+    pub driver: Option<Driver>,
+    /// Where the state directory is.
+    pub state_at: StateAt,
+    /// The configuration file beyond the test's own places.
     pub config: String,
     /// Variables of the daemon's environment.
     pub env: Vec<(String, String)>,
@@ -71,8 +98,8 @@ pub struct Options {
     pub width: Width,
     /// How many of these the daemon may use; all if not given.
     pub uid_blocks: Option<u32>,
-    /// The state directory is a file system of its own, in memory, with these options of `mount`.
-    pub state_fs: Option<String>,
+    /// The state directory is a file system of its own.
+    pub state_fs: Option<StateFs>,
 }
 
 /// A running daemon.
@@ -82,6 +109,7 @@ pub struct Daemon {
     api: Api,
     options: Options,
     config_file: PathBuf,
+    state_dir: PathBuf,
     /// The other end of a log that is not read.
     unread: Option<std::io::PipeReader>,
     slot: Slot,
@@ -104,30 +132,63 @@ impl Daemon {
 
     /// Starts one.
     pub async fn start(options: Options) -> Result<Self> {
+        let mut daemon = Self::prepare(options).await?;
+        daemon.spawn()?;
+        Ok(daemon)
+    }
+
+    /// Makes its place and its configuration. [`start_again`](Self::start_again) starts it.
+    pub async fn prepare(options: Options) -> Result<Self> {
         require_root()?;
-        let images_dir = match &options.images {
-            Images::Base => Some(Box::pin(image::shared_dir()).await?),
-            Images::Own => None,
-            Images::At(dir) => Some(dir.clone()),
+        let under_test = Driver::of_tests()?;
+        let driver = options.driver.unwrap_or(under_test);
+        // Before the slot is taken: it may take another one.
+        let shared = match &options.images {
+            Images::Base => Some(Box::pin(image::shared_dir(driver)).await?),
+            _ => None,
         };
         let slot = Slot::take(options.width)?;
-        let images_dir = images_dir.unwrap_or_else(|| slot.state().join("images"));
+        let home = if options.state_at == StateAt::Driver && driver == under_test {
+            slot.state()
+        } else {
+            slot.beside()
+        };
+        let state_dir = home.join("lodge");
+        let images_dir = match &options.images {
+            Images::Base => shared,
+            Images::Own => Some(home.join("images")),
+            Images::At(dir) => Some(dir.clone()),
+            Images::Unset => None,
+        };
         let config_file = slot.config_file();
-        fs::write(&config_file, config_text(&slot, &images_dir, &options))?;
-        if let Some(size) = &options.state_fs {
-            mount_state(&slot.state().join("lodge"), size)?;
+        let mut config = config(&slot, &options)?;
+        config.insert("state_dir".into(), text(&state_dir).into());
+        if let Some(images_dir) = images_dir {
+            config.insert("images_dir".into(), text(&images_dir).into());
+        }
+        let storage = config
+            .entry("storage")
+            .or_insert_with(|| toml::Table::new().into());
+        let storage = storage.as_table_mut().context("[storage] is a table")?;
+        storage.insert("driver".into(), driver.name().into());
+        fs::write(&config_file, toml::to_string(&config)?)?;
+        match options.state_fs {
+            Some(StateFs::Memory(options)) => mount_in_memory(&state_dir, options)?,
+            Some(StateFs::Btrfs(bytes)) => {
+                storage::mount_btrfs(&slot.beside().join("state.img"), bytes, &state_dir)?;
+            }
+            None => {}
         }
         let api = Api::new(&slot.home().join("lodged.sock"))?;
-        let mut daemon = Self {
+        Ok(Self {
             child: None,
             api,
             options,
             config_file,
+            state_dir,
             unread: None,
             slot,
-        };
-        daemon.spawn()?;
-        Ok(daemon)
+        })
     }
 
     fn spawn(&mut self) -> Result<()> {
@@ -224,7 +285,7 @@ impl Daemon {
 
     /// The daemon's state directory.
     pub fn state_dir(&self) -> PathBuf {
-        self.slot.state().join("lodge")
+        self.state_dir.clone()
     }
 
     /// The configuration file.
@@ -372,33 +433,32 @@ pub fn command_without_route(program: &Path) -> Command {
     command
 }
 
-fn config_text(slot: &Slot, images_dir: &Path, options: &Options) -> String {
-    let more = options.config.as_str();
+/// What the test says, and what is of its slot whatever the storage.
+fn config(slot: &Slot, options: &Options) -> Result<toml::Table> {
+    let mut config: toml::Table = options.config.parse().context("the test's configuration")?;
     let uid_blocks = options.uid_blocks.unwrap_or_else(|| slot.uid_blocks());
-    let state = slot.state().join("lodge");
-    let home = slot.home();
-    // Keys of `more` come first: a table in it would swallow what follows, so tables go last.
-    let (keys, tables) = more.find('[').map_or((more, ""), |at| more.split_at(at));
-    format!(
-        "{keys}\n\
-         state_dir = {state:?}\n\
-         images_dir = {images_dir:?}\n\
-         runtime_dir = {:?}\n\
-         listen = \"unix://{}\"\n\
-         socket_group = \"root\"\n\
-         cgroup_parent = {:?}\n\
-         uid_range_start = {}\n\
-         uid_range_count = {uid_blocks}\n\
-         {tables}\n",
-        home.join("run"),
-        home.join("lodged.sock").display(),
-        slot.cgroup(),
-        slot.uid_start(),
-    )
+    let socket = slot.home().join("lodged.sock");
+    let texts = [
+        ("runtime_dir", text(&slot.home().join("run"))),
+        ("listen", format!("unix://{}", socket.display())),
+        ("socket_group", "root".to_owned()),
+        ("cgroup_parent", slot.cgroup()),
+    ];
+    let numbers = [
+        ("uid_range_start", slot.uid_start()),
+        ("uid_range_count", uid_blocks),
+    ];
+    config.extend(texts.map(|(key, value)| (key.to_owned(), value.into())));
+    config.extend(numbers.map(|(key, value)| (key.to_owned(), i64::from(value).into())));
+    Ok(config)
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// The slot unmounts it.
-fn mount_state(dir: &Path, options: &str) -> Result<()> {
+fn mount_in_memory(dir: &Path, options: &str) -> Result<()> {
     fs::create_dir_all(dir)?;
     let kind = Some("tmpfs");
     let options = format!("mode=0700,{options}");

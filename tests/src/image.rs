@@ -13,14 +13,18 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::binary;
 use crate::daemon::{Daemon, Images, Options};
 use crate::hostile::Archive;
+use crate::storage::Driver;
 
 /// Name under which the base image is known in every test.
 pub const BASE: &str = "base";
 /// What the small image holds beside bash: enough to look around.
-const TINY_TOOLS: &[&str] = &["bash", "env", "cat", "ls", "id", "true", "sleep", "stat"];
+const TINY_TOOLS: &[&str] = &[
+    "bash", "env", "cat", "ls", "id", "true", "sleep", "stat", "sync", "rm",
+];
 
-/// The directory with the base image, shared by all tests of this checkout. Imports it if `make image` made a new one.
-pub async fn shared_dir() -> Result<PathBuf> {
+/// The directory with the base image, shared by all tests of this checkout and driver. Imports it if `make image` made a new
+/// one.
+pub async fn shared_dir(driver: Driver) -> Result<PathBuf> {
     let target = binary::target_dir()?;
     let archive = target.join("images/base.tar");
     ensure!(
@@ -29,7 +33,7 @@ pub async fn shared_dir() -> Result<PathBuf> {
         archive.display()
     );
     // Store and stamp go together: whoever removes the directory removes both.
-    let home = target.join("test-images");
+    let home = driver.home()?.join("test-images");
     let dir = home.join("store");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let _lock = lock(&home.join("lock")).await?;
@@ -40,6 +44,7 @@ pub async fn shared_dir() -> Result<PathBuf> {
     }
     let daemon = Daemon::start(Options {
         images: Images::At(dir.clone()),
+        driver: Some(driver),
         ..Options::default()
     })
     .await?;

@@ -18,9 +18,11 @@ pub mod image; // the base image, imported once, and small images made from the 
 pub mod live; // a streaming run
 pub mod model; // a reference model of one sandbox, and what a caller does to it
 pub mod notify; // readiness by sd_notify's protocol
+pub mod pool; // a daemon with a pool of its own
 pub mod proxy; // a proxy between client and daemon, to be broken by a test
 pub mod prober; // raw system calls from inside, in Python
 pub mod room; // a sandbox to run things in
+pub mod storage; // which storage driver is under test, and what the host has of loop devices and file systems
 pub mod strace; // single system calls that fail, by strace
 pub mod slot; // a place of one's own on the host: directories, cgroup name, uid range; swept before use
 pub mod wait; // waiting for an event, with a deadline

@@ -251,6 +251,14 @@ impl Room {
         Ok(self.api.sandboxes().update(request).await?.into_inner())
     }
 
+    /// What it uses.
+    pub async fn stats(&self) -> Result<pb::SandboxStats, Status> {
+        let request = pb::SandboxStatsRequest {
+            sandbox: by_id(self.id()),
+        };
+        Ok(self.api.sandboxes().stats(request).await?.into_inner())
+    }
+
     /// What it is doing.
     pub async fn state(&self) -> Result<pb::SandboxState, Status> {
         Ok(self.get().await?.state())

@@ -4,6 +4,7 @@
 //! whoever gets a slot may sweep what an earlier, crashed owner left in it. Only things that carry the slot's own
 //! number are touched.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 
+use crate::storage::{self, Driver};
 use crate::{binary, cgroup, host};
 
 /// Home of all slots: short, since socket paths are at most 107 bytes.
@@ -48,6 +50,7 @@ pub struct Slot {
     number: u32,
     home: PathBuf,
     state: PathBuf,
+    beside: PathBuf,
     _lock: Flock<File>,
 }
 
@@ -84,19 +87,18 @@ impl Slot {
             return Ok(None);
         };
         let home = Path::new(HOME).join(number.to_string());
-        let state = binary::target_dir()?
-            .join("test-state")
-            .join(number.to_string());
+        let below = |dir: PathBuf| dir.join("test-state").join(number.to_string());
         Ok(Some(Self {
             number,
             home,
-            state,
+            state: below(Driver::of_tests()?.home()?),
+            beside: below(binary::target_dir()?),
             _lock: lock,
         }))
     }
 
     fn prepare(&self) -> Result<()> {
-        for dir in [&self.home, &self.state] {
+        for dir in [&self.home, &self.state, &self.beside] {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o755)
@@ -104,33 +106,38 @@ impl Slot {
                 .with_context(|| format!("create {}", dir.display()))?;
             fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
         }
-        // The next owner may be of another checkout: it finds the state directory here.
-        fs::write(
-            self.home.join("state-dir"),
-            self.state.to_string_lossy().as_bytes(),
-        )?;
+        // The next owner may be of another checkout, or of another driver: it finds the directories here.
+        let dirs = [&self.state, &self.beside].map(|dir| dir.to_string_lossy().into_owned());
+        fs::write(self.home.join("state-dirs"), dirs.join("\n"))?;
         Ok(())
     }
 
-    /// Removes everything that carries this slot's number: processes, cgroups, mounts, directories.
+    /// Removes everything that carries this slot's number: processes, cgroups, mounts, loop devices, directories.
     fn sweep(&self) -> Result<()> {
         host::kill_by_argument(&self.config_file())?;
-        cgroup::remove(&self.cgroup())?;
-        host::kill_uids(self.uid_start(), self.uid_count())?;
-        let mut dirs = vec![self.home.clone(), self.state.clone()];
-        if let Ok(earlier) = fs::read_to_string(self.home.join("state-dir")) {
-            dirs.push(PathBuf::from(earlier));
+        self.end_sandboxes()?;
+        let mut dirs = BTreeSet::from([&self.home, &self.state, &self.beside].map(PathBuf::from));
+        if let Ok(earlier) = fs::read_to_string(self.home.join("state-dirs")) {
+            dirs.extend(earlier.lines().map(PathBuf::from));
         }
         for dir in dirs {
             for mount in host::mounts_below(&dir)?.iter().rev() {
                 umount2(mount, MntFlags::MNT_DETACH)
                     .with_context(|| format!("unmount {}", mount.display()))?;
             }
+            // Those of sandboxes go with the last process that has them mounted.
+            storage::no_loop_devices(&dir)?;
             if dir.exists() {
-                fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+                storage::remove_tree(&dir)?;
             }
         }
         Ok(())
+    }
+
+    /// Ends every process of the slot's sandboxes. The daemon is dead already, and so nobody hears of it.
+    pub fn end_sandboxes(&self) -> Result<()> {
+        cgroup::remove(&self.cgroup())?;
+        host::kill_uids(self.uid_start(), self.uid_count())
     }
 
     /// Directory for sockets and small files of the test.
@@ -143,9 +150,14 @@ impl Slot {
         self.home.join("lodged.toml")
     }
 
-    /// Directory for what is large: state and images.
+    /// Directory for what is large: state and images. Where the storage driver under test has its files.
     pub fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// As [`state`](Self::state), on the file system of the target directory whatever the driver.
+    pub fn beside(&self) -> &Path {
+        &self.beside
     }
 
     /// Name of the parent cgroup.

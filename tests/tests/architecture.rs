@@ -399,6 +399,8 @@ const ROWS: &[&str] = &[
     "attack_p06_",
     "attack_r01_",
     "attack_r04_",
+    "attack_r07_",
+    "attack_r10_",
     "attack_r12_",
     "attack_r20_",
     "attack_r21_",
@@ -406,6 +408,7 @@ const ROWS: &[&str] = &[
     "attack_r24_",
     "attack_r28_",
     "attack_r30_",
+    "attack_r39_",
 ];
 
 /// No row is lost by a rename.

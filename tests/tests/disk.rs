@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::arena::{HEALTH_WITHIN, NEIGHBOUR_WITHIN, no_timeout};
-use lodge_tests::daemon::{Daemon, Options};
+use lodge_tests::daemon::{Daemon, Options, StateFs};
 use lodge_tests::room::Room;
 use lodge_tests::wait::until;
 use tonic::{Code, Request};
 use tonic_types::StatusExt as _;
 
 /// Size of the state directory's file system.
-const SMALL: &str = "size=32m,nr_inodes=4096";
+const SMALL: StateFs = StateFs::Memory("size=32m,nr_inodes=4096");
 /// What is left free while sandboxes are made: from nothing to more than one needs, so that each of its writes is once
 /// the one that fails.
 const FREE_BYTES: [u64; 6] = [0, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -117,7 +117,7 @@ async fn delete_works(daemon: &Daemon, room: &Room) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_d10_state_file_system_is_full() -> Result<()> {
     let options = Options {
-        state_fs: Some(SMALL.to_owned()),
+        state_fs: Some(SMALL),
         ..Options::default()
     };
     let mut daemon = Daemon::start(options).await?;

@@ -15,7 +15,7 @@ use lodge_tests::room::Room;
 use lodge_tests::slot::UID_BLOCK;
 use lodge_tests::strace::Strace;
 use lodge_tests::wait::until;
-use lodge_tests::{cgroup, host};
+use lodge_tests::{cgroup, host, storage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -345,6 +345,7 @@ impl Ground {
                 }
             }
         }
+        left.extend(storage::leftovers(&self.daemon, 1)?);
         let mounts = host::mounts_below(self.daemon.slot().state())?;
         left.extend(mounts.iter().map(|mount| mount.display().to_string()));
         let (start, own) = (self.daemon.slot().uid_start(), self.neighbour_base);
@@ -360,6 +361,21 @@ impl Ground {
             left.extend(lives.map(|(pid, _)| format!("process {pid}")));
         }
         Ok(left)
+    }
+
+    /// Ends everything, and fails if a file system that a sandbox has for itself is not sound. The one that all share is checked
+    /// when all tests have ended.
+    pub(crate) fn file_systems_are_sound(&mut self) -> Result<()> {
+        self.daemon.terminate()?;
+        self.daemon.slot().end_sandboxes()?;
+        storage::no_loop_devices(&self.daemon.state_dir())?;
+        for sandbox in fs::read_dir(self.sandboxes())? {
+            let layer = sandbox?.path().join("layer/layer.img");
+            if layer.exists() {
+                storage::check_ext4(&layer)?;
+            }
+        }
+        Ok(())
     }
 
     fn sandboxes(&self) -> PathBuf {

@@ -24,6 +24,9 @@ async fn sweep(faults: Vec<Fault>, then: Then) -> Result<()> {
             ground = Ground::new().await?;
         }
     }
+    if let Err(error) = ground.file_systems_are_sound() {
+        wrong.push(format!("{error:#}"));
+    }
     ensure!(
         wrong.is_empty(),
         "{} of {} went wrong:\n{}",

@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 use lodge_tests::binary::BINARIES_DIR_VAR;
+use lodge_tests::storage::DRIVER_VAR;
 
 use mutation::Mutation;
 use tree::Tree;
@@ -72,13 +73,21 @@ fn attempt(tree: &Tree, mutation: &Mutation) -> Result<Result<(), String>> {
 
 /// Runs the tests of these mutations: end-to-end ones against the tree's binaries, those of a crate in the tree.
 fn run_tests(tree: &Tree, mutations: &[Mutation]) -> Result<Verdict> {
-    let packages: BTreeSet<Option<&str>> = mutations.iter().map(|m| m.package.as_deref()).collect();
-    for package in packages {
-        let of_it = mutations.iter().filter(|m| m.package.as_deref() == package);
+    let kind = |m: &Mutation| (m.package.clone(), m.storage.clone());
+    let kinds: BTreeSet<_> = mutations.iter().map(kind).collect();
+    for (package, storage) in kinds {
+        let of_it = mutations
+            .iter()
+            .filter(|m| m.package == package && m.storage == storage);
         let names: Vec<String> = of_it
             .map(|m| format!("test(/(^|::){}$/)", m.test))
             .collect();
-        let verdict = run_tests_of(tree, package, &names.join(" + "))?;
+        let verdict = run_tests_of(
+            tree,
+            package.as_deref(),
+            storage.as_deref(),
+            &names.join(" + "),
+        )?;
         if verdict == Verdict::Red {
             return Ok(verdict);
         }
@@ -86,8 +95,14 @@ fn run_tests(tree: &Tree, mutations: &[Mutation]) -> Result<Verdict> {
     Ok(Verdict::Green)
 }
 
-fn run_tests_of(tree: &Tree, package: Option<&str>, tests: &str) -> Result<Verdict> {
+fn run_tests_of(
+    tree: &Tree,
+    package: Option<&str>,
+    storage: Option<&str>,
+    tests: &str,
+) -> Result<Verdict> {
     let mut command = Command::new("cargo");
+    command.env(DRIVER_VAR, storage.unwrap_or_default());
     command.args(["nextest", "run", "--cargo-quiet", "-E", tests]);
     match package {
         None => command

@@ -23,6 +23,8 @@ pub(crate) struct Mutation {
     pub(crate) test: String,
     /// The crate whose own test it is, built with the break. Absent: an end-to-end test, run against broken binaries.
     pub(crate) package: Option<String>,
+    /// The storage driver on which the test is run; overlay if not given.
+    pub(crate) storage: Option<String>,
 }
 
 impl Mutation {

@@ -1,0 +1,68 @@
+//! A daemon whose files are in a pool of its own: the driver btrfs where the state directory lies on another file system. For
+//! tests of pools; all others share one btrfs, or have none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::daemon::{Daemon, Images, Options, StateAt};
+use crate::image;
+use crate::storage::{self, Driver};
+
+/// Size of a pool: more than any of these tests writes; it takes what is in it.
+pub const BYTES: u64 = 1 << 30;
+
+/// How such a daemon is configured.
+pub fn options() -> Options {
+    Options {
+        driver: Some(Driver::Btrfs),
+        state_at: StateAt::Beside,
+        images: Images::Unset,
+        config: format!("[storage]\npool_bytes = {BYTES}\n"),
+        ..Options::default()
+    }
+}
+
+/// Starts one with a small image in its pool.
+pub async fn daemon() -> Result<Daemon> {
+    let daemon = Daemon::start(options()).await?;
+    import(&daemon).await?;
+    Ok(daemon)
+}
+
+/// Puts the small image into the pool.
+pub async fn import(daemon: &Daemon) -> Result<()> {
+    let archive = image::tiny()?.finish();
+    let imported = daemon.api().import(image::BASE, &archive).await;
+    imported.map(drop).context("import the small image")
+}
+
+/// The pool's file.
+pub fn file(state_dir: &Path) -> PathBuf {
+    state_dir.join("pool.img")
+}
+
+/// Fails unless the daemon is the only one to see the pool, on the one loop device that its file has.
+pub fn is_mounted_once(daemon: &Daemon) -> Result<()> {
+    let state = daemon.state_dir();
+    let devices = storage::loop_devices(&file(&state))?;
+    ensure!(devices.len() == 1, "loop devices {devices:?}");
+    let seen = crate::host::mounts_below(&state)?;
+    ensure!(seen.is_empty(), "the host sees {seen:?}");
+    let of_daemon = fs::read_to_string(format!("/proc/{}/mountinfo", daemon.pid()?))?;
+    let pool = format!(" {} ", state.join("pool").display());
+    let times = of_daemon.lines().filter(|l| l.contains(&pool)).count();
+    ensure!(times == 1, "the daemon has the pool mounted {times} times");
+    Ok(())
+}
+
+/// Ends what there is, waits until the kernel has given everything back, and checks the pool.
+pub fn is_sound_when_all_is_ended(daemon: &mut Daemon) -> Result<()> {
+    if daemon.lives()? {
+        daemon.terminate()?;
+    }
+    daemon.slot().end_sandboxes()?;
+    storage::no_loop_devices(&daemon.state_dir())?;
+    storage::check_btrfs(&file(&daemon.state_dir()))
+}
