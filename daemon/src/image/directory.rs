@@ -3,6 +3,7 @@
 //! ```text
 //! lock                  held by whoever imports or removes
 //! index.json            which images there are
+//! form                  which form the layers have, if it is not that of directories
 //! layers/<key>/root     the files of one layer; which digest its key is, depends on the store's form
 //! layers/<key>/layer.json
 //! staging/              what is being made; emptied at the next start
@@ -10,7 +11,7 @@
 //! All of these are made by us, 0700; no name in them is a caller's or an archive's.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -18,10 +19,14 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::form::{Form, make_private};
+use super::index::Index;
 use super::{Digest, ImageError};
 use crate::error::chain;
 
 const PRIVATE: u32 = 0o700;
+/// Which form the layers have. A store of directories has none, as those that older versions made.
+const FORM: &str = "form";
+const FORM_TEMPORARY: &str = "form.new";
 
 /// The images directory.
 #[derive(Debug, Clone)]
@@ -48,7 +53,51 @@ impl Directory {
                 .create(path)
                 .map_err(|e| ImageError::io("make", part, e))?;
         }
+        form.check(path)?;
+        directory.check_form()?;
         Ok(directory)
+    }
+
+    /// Refuses a store that was made with layers of another form: all of them would look unused.
+    fn check_form(&self) -> Result<(), ImageError> {
+        let failed = |e| ImageError::io("read", FORM, e);
+        let found = match fs::read_to_string(self.path.join(FORM)) {
+            Ok(text) if text == Form::Subvolumes.as_str() => Form::Subvolumes,
+            Ok(_) => return Err(failed(io::ErrorKind::InvalidData.into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Form::Directories,
+            Err(e) => return Err(failed(e)),
+        };
+        if found == self.form {
+            return Ok(());
+        }
+        let is_new = found == Form::Directories && self.is_empty().map_err(failed)?;
+        if is_new {
+            return self.remember_form();
+        }
+        Err(ImageError::OtherForm {
+            found: found.as_str(),
+            wanted: self.form.as_str(),
+        })
+    }
+
+    fn is_empty(&self) -> io::Result<bool> {
+        let indexed = self.path.join(Index::FILE).try_exists()?;
+        Ok(!indexed && fs::read_dir(self.layers())?.next().is_none())
+    }
+
+    /// On the disk before there is any layer of that form.
+    fn remember_form(&self) -> Result<(), ImageError> {
+        let remember = || -> io::Result<()> {
+            let temporary = self.path.join(FORM_TEMPORARY);
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&temporary)?;
+            file.write_all(self.form.as_str().as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&temporary, self.path.join(FORM))?;
+            File::open(&self.path)?.sync_all()
+        };
+        remember().map_err(|e| ImageError::io("write", FORM, e))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -137,6 +137,17 @@ pub enum ImageError {
         /// The layer.
         layer: Digest,
     },
+    /// Layers are to be subvolumes where there are none.
+    #[error("the images directory is not on btrfs")]
+    NotBtrfs,
+    /// The store was made with layers of another form. It is left as it is.
+    #[error("the images directory has layers as {found}, and they are to be {wanted}")]
+    OtherForm {
+        /// What is there.
+        found: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+    },
     /// A call to the kernel failed.
     #[error("cannot {doing} {object:?}")]
     Io {
@@ -206,6 +217,7 @@ impl ImageError {
             Self::Index(_) | Self::IndexVersion { .. } | Self::LayerMissing { .. } => {
                 (DataLoss, "IMAGE_STORE_DAMAGED")
             }
+            Self::NotBtrfs | Self::OtherForm { .. } => (FailedPrecondition, "IMAGE_STORE_UNFIT"),
             Self::Io { source, .. } if is_disk_full(source) => (ResourceExhausted, "DISK_FULL"),
             Self::Io { .. } => (Internal, "IMAGE_IO"),
         }
@@ -226,6 +238,10 @@ impl ImageError {
             Self::Format { .. } => "give a tar file that is plain or compressed with gzip or zstd",
             Self::DiskReserve { .. } => "free some space, or remove images that are not used",
             Self::LayerMissing { .. } => "import the image again",
+            Self::NotBtrfs => "set images_dir to a directory on btrfs, or use the overlay driver",
+            Self::OtherForm { .. } => {
+                "give this storage driver an images_dir of its own, and import the images there"
+            }
             _ => "",
         }
     }

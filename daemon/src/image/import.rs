@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::budget::{Budget, Stage, Watched};
 use super::compression::{Compression, Decompressed};
 use super::directory::{Directory, Staging};
+use super::form::ROOT;
 use super::oci::{self, Members, PlannedLayer, RunConfig};
 use super::span::Span;
 use super::unpack::{LeftOut, unpack_layer};
@@ -52,7 +53,7 @@ impl Staged {
 
 impl StagedLayer {
     pub(super) fn root(&self) -> PathBuf {
-        self.path.join("root")
+        self.path.join(ROOT)
     }
 }
 
@@ -231,8 +232,7 @@ impl<'a> Place<'a> {
     fn unpack(&self, source: Span<'_>, budget: &mut Budget<'_>) -> Result<StagedLayer, ImageError> {
         let form = self.directory.form();
         let path = self.staging.layer(self.number)?;
-        let root = path.join("root");
-        let tree = form.make(&root, self.below.as_deref())?;
+        let tree = form.make(&path, self.below.as_deref())?;
         let hasher = Rc::new(RefCell::new(Sha256::new()));
         let plain = Decompressed::new(source, budget.limits())?;
         let hashed = Hashed {
@@ -241,7 +241,7 @@ impl<'a> Place<'a> {
         };
         let stream = BufReader::with_capacity(BUFFER, hashed);
         let unpacked = unpack_layer(stream, tree, budget)?;
-        form.finish(&root)?;
+        form.finish(&path)?;
         let info = LayerInfo {
             version: 1,
             size_bytes: unpacked.size,

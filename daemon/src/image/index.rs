@@ -15,7 +15,6 @@ use super::form::Form;
 use super::oci::RunConfig;
 use super::{Digest, ImageError, ImageName, ImageRef};
 
-const FILE: &str = "index.json";
 const TEMPORARY: &str = "index.json.new";
 const VERSION: u32 = 1;
 
@@ -61,12 +60,15 @@ impl Record {
 }
 
 impl Index {
+    /// Its name in the images directory.
+    pub(super) const FILE: &str = "index.json";
+
     /// Reads the index of a directory; a directory without one has no images.
     pub(super) fn read(directory: &Path) -> Result<Self, ImageError> {
-        let text = match fs::read(directory.join(FILE)) {
+        let text = match fs::read(directory.join(Self::FILE)) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::empty()),
-            Err(e) => return Err(ImageError::io("read", FILE, e)),
+            Err(e) => return Err(ImageError::io("read", Self::FILE, e)),
         };
         #[derive(Deserialize)]
         struct Versioned {
@@ -81,7 +83,7 @@ impl Index {
 
     /// Replaces the index. The caller holds the store's lock.
     pub(super) fn write(&self, directory: &Path) -> Result<(), ImageError> {
-        let failed = |e| ImageError::io("write", FILE, e);
+        let failed = |e| ImageError::io("write", Self::FILE, e);
         let text = serde_json::to_vec_pretty(self).expect("strings and lists are always JSON");
         let temporary = directory.join(TEMPORARY);
         let mut options = File::options();
@@ -90,7 +92,7 @@ impl Index {
         file.write_all(&text)
             .and_then(|()| file.sync_all())
             .map_err(failed)?;
-        fs::rename(&temporary, directory.join(FILE)).map_err(failed)?;
+        fs::rename(&temporary, directory.join(Self::FILE)).map_err(failed)?;
         File::open(directory)
             .and_then(|d| d.sync_all())
             .map_err(failed)

@@ -14,7 +14,7 @@ use rustix::fs::syncfs;
 
 use super::budget::{Budget, Limits, Observer, Stage};
 use super::directory::{Directory, Staging};
-use super::form::Form;
+use super::form::{Form, ROOT};
 use super::import::{self, Staged};
 use super::index::{Index, Record};
 use super::unpack::LeftOut;
@@ -289,7 +289,7 @@ impl ImageStore {
         let form = self.directory.form();
         let layer = |(diff_id, key): (&Digest, Digest)| LayerPath {
             diff_id: *diff_id,
-            path: self.directory.layer(&key).join("root"),
+            path: self.directory.layer(&key).join(ROOT),
         };
         let layers = record.layers.iter().zip(form.keys(&record.layers));
         Image {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::pool::Pool;
 use crate::image::budget::{Budget, Observer};
 use crate::image::unpack::{Tree, unpack_layer};
 use crate::image::{Form, Image, ImageError, ImageName, ImageStore, Limits};
@@ -15,6 +16,7 @@ use crate::image::{Form, Image, ImageError, ImageName, ImageStore, Limits};
 /// A store, and beside it a directory that no import may touch.
 pub(super) struct Arena {
     directory: TempDir,
+    images: PathBuf,
     pub(super) store: ImageStore,
 }
 
@@ -23,24 +25,38 @@ impl Arena {
         Self::with(|_| {})
     }
 
+    /// With layers as subvolumes.
+    pub(super) fn on(pool: &Pool) -> Self {
+        Self::made(Some(pool), |_| {})
+    }
+
     pub(super) fn with(change: impl FnOnce(&mut Limits)) -> Self {
+        Self::made(None, change)
+    }
+
+    fn made(pool: Option<&Pool>, change: impl FnOnce(&mut Limits)) -> Self {
         assert!(is_root(), "this test needs root: owners are kept");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let outside = directory.path().join("outside");
         fs::create_dir(&outside).expect("made");
         fs::write(outside.join("canary"), "untouched").expect("written");
-        let mut limits = Limits {
-            disk_reserve_bytes: 0,
-            ..Limits::default()
-        };
+        let mut limits = no_reserve();
         change(&mut limits);
-        let images = directory.path().join("images");
-        let store = ImageStore::open_with(&images, Form::Directories, limits).expect("opened");
-        Self { directory, store }
+        let (form, parent) = match pool {
+            None => (Form::Directories, directory.path()),
+            Some(pool) => (Form::Subvolumes, pool.path()),
+        };
+        let images = parent.join("images");
+        let store = ImageStore::open_with(&images, form, limits).expect("opened");
+        Self {
+            directory,
+            images,
+            store,
+        }
     }
 
     pub(super) fn images(&self) -> PathBuf {
-        self.directory.path().join("images")
+        self.images.clone()
     }
 
     /// The directory that nothing may touch; attacks aim at it.
@@ -60,9 +76,7 @@ impl Arena {
     }
 
     pub(super) fn received(&self, archive: &[u8]) -> File {
-        let mut file = self.store.receive().expect("a file");
-        file.write_all(archive).expect("written");
-        file
+        received(&self.store, archive)
     }
 
     /// Imports an honest archive of one layer and gives its root.
@@ -116,6 +130,25 @@ impl Arena {
         all.sort();
         all
     }
+}
+
+/// A store with other layers than the arena's, or the arena's once more.
+pub(super) fn opened(images: &Path, form: Form) -> Result<ImageStore, ImageError> {
+    ImageStore::open_with(images, form, no_reserve())
+}
+
+/// The disk of a test is small.
+fn no_reserve() -> Limits {
+    Limits {
+        disk_reserve_bytes: 0,
+        ..Limits::default()
+    }
+}
+
+pub(super) fn received(store: &ImageStore, archive: &[u8]) -> File {
+    let mut file = store.receive().expect("a file");
+    file.write_all(archive).expect("written");
+    file
 }
 
 pub(super) fn mode(path: &Path) -> u32 {

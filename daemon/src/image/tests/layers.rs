@@ -37,7 +37,7 @@ fn two_layers() -> [Vec<u8>; 2] {
     [lower, upper]
 }
 
-fn config(layers: &[Vec<u8>]) -> Value {
+pub(super) fn config(layers: &[Vec<u8>]) -> Value {
     let diff_ids: Vec<_> = layers
         .iter()
         .map(|layer| format!("sha256:{}", sha256(layer)))
@@ -51,7 +51,7 @@ fn config(layers: &[Vec<u8>]) -> Value {
 }
 
 /// An archive as `docker save` writes it today: blobs by digest and a manifest.json.
-fn saved(layers: &[Vec<u8>], config: &Value) -> Archive {
+pub(super) fn saved(layers: &[Vec<u8>], config: &Value) -> Archive {
     let config = config.to_string();
     let blob = |bytes: &[u8]| format!("blobs/sha256/{}", sha256(bytes));
     let mut archive = Archive::default().dir("blobs").dir("blobs/sha256");

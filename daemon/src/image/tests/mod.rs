@@ -4,9 +4,13 @@
 mod archive;
 /// A store in a directory of its own, and what an attack must not touch.
 mod arena;
+/// A btrfs of its own, in a file.
+mod pool;
 
 /// `docker save` and OCI archives.
 mod layers;
+/// Layers as subvolumes.
+mod subvolumes;
 /// Names, sharing, removal, interruption.
 mod store;
 /// What an honest archive becomes.

@@ -130,7 +130,7 @@ impl<R: Read> Layer<'_, '_, R> {
 
     /// A directory's place is taken: by a directory, which is kept, or by something else, which goes.
     fn directory_in_place(&mut self, path: &EntryPath) -> Result<OwnedFd, ImageError> {
-        if let Some(fd) = self.tree.directory(path.as_bytes())? {
+        if let Some(fd) = self.tree.take_over(path)? {
             return Ok(fd);
         }
         let replaced = self.clear(path)?;
@@ -237,7 +237,9 @@ impl<R: Read> Layer<'_, '_, R> {
             .existing_parent_of(target)
             .map_err(|_| refused(MISSING))?;
         let stat = statat(&target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|_| refused(MISSING))?;
+            .ok()
+            .filter(|stat| self.tree.is_own(stat))
+            .ok_or_else(|| refused(MISSING))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile | FileType::Symlink => {}
             _ => {
@@ -258,6 +260,9 @@ impl<R: Read> Layer<'_, '_, R> {
 
     /// `path` is gone from the layers below. What this layer itself has there stays.
     fn whiteout(&mut self, path: &EntryPath) -> Result<(), ImageError> {
+        if self.tree.hide(path)? {
+            return Ok(());
+        }
         let (_, name) = path.split();
         let parent = self.tree.parent_of(path)?;
         let failed = |e| ImageError::io("make the whiteout", path, e);
@@ -277,6 +282,9 @@ impl<R: Read> Layer<'_, '_, R> {
 
     /// The directory that the marker lies in hides what it had in the layers below.
     fn opaque(&mut self, marker: &EntryPath) -> Result<(), ImageError> {
+        if self.tree.hide_beside(marker)? {
+            return Ok(());
+        }
         let parent = self.tree.parent_of(marker)?;
         set_opaque(parent, marker)
     }

@@ -6,8 +6,8 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, fsetxattr,
-    futimens, utimensat,
+    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, flistxattr,
+    fremovexattr, fsetxattr, futimens, utimensat,
 };
 use rustix::io::Errno;
 
@@ -17,6 +17,8 @@ use crate::image::tar::Entry;
 
 /// Largest value of an attribute: the kernel's XATTR_SIZE_MAX.
 const XATTR_VALUE_MAX: usize = 64 * 1024;
+/// The attributes that an owner of a file may set.
+const USER: &[u8] = b"user.";
 
 /// What is set on a file or directory.
 #[derive(Debug, Clone, Copy)]
@@ -102,6 +104,18 @@ pub(super) fn set_xattrs(
     Ok(())
 }
 
+/// Removes the attributes that [`set_xattrs`] sets.
+pub(super) fn clear_xattrs(fd: impl AsFd) -> rustix::io::Result<()> {
+    // The kernel's XATTR_LIST_MAX.
+    let mut list = vec![0; 64 * 1024];
+    let length = flistxattr(&fd, &mut list[..])?;
+    let names = list[..length].split(|b| *b == 0);
+    for name in names.filter(|name| name.starts_with(USER)) {
+        fremovexattr(&fd, name)?;
+    }
+    Ok(())
+}
+
 /// Notes all attributes of what can have none.
 pub(super) fn leave_out_xattrs(entry: &Entry, left_out: &mut LeftOut) {
     for (name, _) in &entry.xattrs {
@@ -116,9 +130,9 @@ fn note(entry: &Entry, name: &[u8], left_out: &mut LeftOut) {
 
 fn is_allowed(name: &[u8]) -> bool {
     const NAME_MAX: usize = 255;
-    name.starts_with(b"user.")
+    name.starts_with(USER)
         && !name.starts_with(b"user.overlay.")
-        && name.len() > b"user.".len()
+        && name.len() > USER.len()
         && name.len() <= NAME_MAX
         && !name.contains(&0)
 }

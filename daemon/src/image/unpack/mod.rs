@@ -6,6 +6,8 @@ pub(super) use layer::unpack_layer;
 /// Calls below the root's descriptor that follow no symbolic link.
 mod tree;
 pub(super) use tree::Tree;
+/// What a layer that is written into a snapshot finds there.
+mod below;
 /// What was not made, and why.
 mod left_out;
 /// Owners, permissions, times and attributes.

@@ -13,6 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::below::Below;
 use crate::image::ImageError;
 use crate::image::tar::EntryPath;
 use crate::storage::remove_tree::remove_tree;
@@ -28,6 +29,8 @@ pub(in crate::image) struct Tree {
     root: OwnedFd,
     /// The last parent that was looked up: entries of one directory come together.
     parent: Option<(Vec<u8>, OwnedFd)>,
+    /// What the layers below have in this very tree; `None` if they are elsewhere and an overlay joins them.
+    below: Option<Below>,
 }
 
 /// What was in an entry's place.
@@ -44,7 +47,19 @@ impl Tree {
     pub(in crate::image) fn open(path: &Path) -> Result<Self, ImageError> {
         let root = open(path, OFlags::RDONLY | DIRECTORY, Mode::empty())
             .map_err(|e| ImageError::io("open", "a layer's directory", e))?;
-        Ok(Self { root, parent: None })
+        Ok(Self {
+            root,
+            parent: None,
+            below: None,
+        })
+    }
+
+    /// The tree below the root of a subvolume, which has the files of the layers below the one that is to be written.
+    pub(in crate::image) fn open_above(path: &Path) -> Result<Self, ImageError> {
+        let mut tree = Self::open(path)?;
+        let below = Below::of(&tree.root);
+        tree.below = Some(below.map_err(|e| ImageError::io("look at", "a layer's directory", e))?);
+        Ok(tree)
     }
 
     /// Opens what is there, for reading. Links are not followed, not even at the end.
@@ -62,6 +77,47 @@ impl Tree {
         let (parent, name) = path.split();
         let parent = below(&self.root, parent, OFlags::PATH | DIRECTORY)?;
         statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Removes what the layers below have at `path`, if they are in this tree. Returns whether they are.
+    pub(super) fn hide(&mut self, path: &EntryPath) -> Result<bool, ImageError> {
+        self.hide_with(path, |below, parent| {
+            below.hide(parent.as_fd(), path.split().1)
+        })
+    }
+
+    /// Removes all that the layers below have in the directory that the entry lies in, if they are in this tree.
+    /// Returns whether they are.
+    pub(super) fn hide_beside(&mut self, path: &EntryPath) -> Result<bool, ImageError> {
+        self.hide_with(path, Below::hide_all)
+    }
+
+    fn hide_with(
+        &mut self,
+        path: &EntryPath,
+        hide: impl FnOnce(&Below, &OwnedFd) -> rustix::io::Result<()>,
+    ) -> Result<bool, ImageError> {
+        self.parent_of(path)?;
+        let (Some(below), Some((_, parent))) = (&self.below, &self.parent) else {
+            return Ok(false);
+        };
+        hide(below, parent).map_err(|e| ImageError::io("remove what is hidden by", path, e))?;
+        Ok(true)
+    }
+
+    /// Whether this layer made what has this status.
+    pub(super) fn is_own(&self, stat: &Stat) -> bool {
+        !self.below.as_ref().is_some_and(|below| below.has(stat))
+    }
+
+    /// Opens a directory that is there for the layer to have it, too; `None` if it is no directory.
+    pub(super) fn take_over(&mut self, path: &EntryPath) -> Result<Option<OwnedFd>, ImageError> {
+        let directory = self.directory(path.as_bytes())?;
+        if let (Some(fd), Some(below)) = (&directory, &mut self.below) {
+            let touched = below.touch(fd);
+            touched.map_err(|e| ImageError::io("set the owner of", path, e))?;
+        }
+        Ok(directory)
     }
 
     pub(super) fn root(&self) -> &OwnedFd {
@@ -120,8 +176,13 @@ impl Tree {
         })
     }
 
-    fn lookup_or_make(&self, entry: &EntryPath, wanted: &[u8]) -> Result<OwnedFd, ImageError> {
-        match below(&self.root, wanted, OFlags::RDONLY | DIRECTORY) {
+    fn lookup_or_make(&mut self, entry: &EntryPath, wanted: &[u8]) -> Result<OwnedFd, ImageError> {
+        // Where the layers below are in this tree, each directory on the way must be touched.
+        let known = match self.below {
+            None => below(&self.root, wanted, OFlags::RDONLY | DIRECTORY),
+            Some(_) => Err(Errno::NOENT),
+        };
+        match known {
             Err(Errno::NOENT) => self.make_parents(wanted),
             other => other,
         }
@@ -134,21 +195,38 @@ impl Tree {
         })
     }
 
-    fn make_parents(&self, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    fn make_parents(&mut self, path: &[u8]) -> rustix::io::Result<OwnedFd> {
         let mut at = below(&self.root, b"", OFlags::RDONLY | DIRECTORY)?;
-        for part in path.split(|b| *b == b'/') {
-            at = match make_directory(&at, part) {
-                Ok(fd) => {
-                    // The archive never says who owns it.
-                    super::metadata::Metadata::implied().apply(&fd)?;
-                    fd
-                }
-                Err(Errno::EXIST) => below(&at, part, OFlags::RDONLY | DIRECTORY)?,
-                Err(e) => return Err(e),
+        for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            at = match make_implied(&at, part) {
+                Err(Errno::EXIST) => self.existing_parent(&at, part)?,
+                other => other?,
             };
         }
         Ok(at)
     }
+
+    fn existing_parent(&mut self, at: &OwnedFd, part: &[u8]) -> rustix::io::Result<OwnedFd> {
+        let there = below(at, part, OFlags::RDONLY | DIRECTORY);
+        let Some(below) = &mut self.below else {
+            return there;
+        };
+        match there {
+            Ok(fd) => below.touch(&fd).map(|()| fd),
+            Err(Errno::LOOP | Errno::NOTDIR) if below.has_at(at, part)? => {
+                unlinkat(at, part, AtFlags::empty())?;
+                make_implied(at, part)
+            }
+            refused => refused,
+        }
+    }
+}
+
+/// Makes a directory that the archive uses and does not list: it never says who owns it.
+fn make_implied(parent: impl AsFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let fd = make_directory(parent, name)?;
+    super::metadata::Metadata::implied().apply(&fd)?;
+    Ok(fd)
 }
 
 /// Makes a new directory and opens it.
