@@ -15,9 +15,10 @@ use crate::holder::{self, Launcher};
 use crate::image::ImageStore;
 use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
+use crate::storage::btrfs::Btrfs;
 use crate::storage::overlay::Directories;
 use crate::storage::pool::{self, Pool};
-use crate::storage::{Choice, Driver, Storage, StorageError};
+use crate::storage::{Choice, Driver, Storage};
 use crate::store::{PROBE_DIR, Store, Upgrade, owner};
 
 /// The key by which bodies of requests are hashed, in the state directory.
@@ -74,16 +75,12 @@ fn storage(config: &Config, choice: &Choice) -> Result<Arc<dyn Storage>> {
     Ok(match choice.driver {
         Driver::Btrfs => {
             let kind = choice.pool.as_ref().expect("btrfs has a pool");
-            Pool::open(pool::Settings {
+            let pool = Pool::open(pool::Settings {
                 state_dir: &config.state_dir,
                 kind,
                 bytes: config.storage.pool_bytes,
             })?;
-            return Err(StorageError::Unfit {
-                what: "the btrfs driver is not wired yet".to_owned(),
-                hint: "set storage.driver to \"overlay\"",
-            }
-            .into());
+            Arc::new(Btrfs::open(pool, config.storage.reserve_bytes)?)
         }
         Driver::Overlay => Arc::new(Directories),
     })

@@ -134,6 +134,14 @@ pub fn sync(fs: impl AsFd) -> nix::Result<()> {
     sys::sync(fs.as_fd())
 }
 
+/// Begins a commit, after which the kernel removes what was destroyed. Does not wait, and files are not written for it.
+///
+/// # Errors
+/// The kernel's.
+pub fn start_commit(fs: impl AsFd) -> nix::Result<()> {
+    sys::start_sync(fs.as_fd())
+}
+
 /// Gives the file system this size on its only device.
 ///
 /// # Errors

@@ -44,6 +44,17 @@ pub(super) const ACTS: &[&str] = &[
     "pool.resize",
     // Other limits.
     "update.limit files",
+    // Sandboxes on btrfs.
+    "btrfs.enable quotas",
+    "btrfs.make group",
+    "btrfs.snapshot",
+    "btrfs.write volume",
+    "btrfs.set limit",
+    "btrfs.set reserve",
+    "btrfs.destroy nested",
+    "btrfs.destroy root",
+    "btrfs.remove group",
+    "btrfs.remove directory",
     // Frozen, and thawed.
     "pause.tell holder",
     "pause.freeze",

@@ -67,6 +67,9 @@ impl StorageError {
     }
 }
 
+/// The name of a sandbox's own directory for its driver, in the directory of the sandbox.
+pub const OWN_DIR: &str = "layer";
+
 /// Where a sandbox's files lie.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {

@@ -11,6 +11,8 @@ pub mod choice;
 pub mod pool;
 /// Who has sandboxes held back from the host's reserve, once a second.
 pub mod reserve;
+/// Snapshots of images, with the limit of a group each.
+pub mod btrfs;
 /// For kernels without btrfs: image layers below, a writable layer per sandbox above.
 pub mod overlay;
 /// Programs of the host that make file systems.
@@ -20,5 +22,6 @@ pub mod remove_tree;
 
 pub use choice::{Choice, Driver, Wish};
 pub use driver::{
-    Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError, Writable,
+    Abilities, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
+    Writable,
 };

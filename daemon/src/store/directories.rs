@@ -24,7 +24,7 @@ use crate::sandbox::id::SandboxId;
 
 const RECORD_FILE: &str = "record.json";
 const RECORD_TEMP: &str = "record.json.new";
-const LAYER_DIR: &str = "layer";
+const LAYER_DIR: &str = crate::storage::OWN_DIR;
 const RUNS_DIR: &str = "runs";
 /// Where the doctor makes the files of its probes.
 pub const PROBE_DIR: &str = "doctor";

@@ -228,7 +228,7 @@ fn a_group_goes_once_its_members_are_gone() {
 
     destroy(top, "root").expect("destroyed");
     until("group removed", || {
-        sync(top).expect("synced");
+        start_commit(top).expect("begun");
         if !is_dropped(top, root).expect("asked") {
             return false;
         }

@@ -7,7 +7,7 @@
 mod answer; // what becomes of a call
 mod assemble; // from rows to instructions
 mod checks; // answers that depend on arguments
-#[cfg(test)]
+mod denial; // whether a program refuses what it is relied on for
 mod interpreter; // runs a program without the kernel
 mod program; // the finished programs
 mod table; // the rows: calls, answer, reason
@@ -16,4 +16,5 @@ mod tests;
 
 pub use crate::sys::seccomp::install;
 pub use assemble::Instruction;
+pub use denial::denies_btrfs;
 pub use program::{Program, base_program, run_program};

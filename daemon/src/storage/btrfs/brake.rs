@@ -1,0 +1,125 @@
+//! How much all sandboxes together may take: what they have, and what the host has above its reserve. Held by the kernel as
+//! the limit of the group above all: in the second between two looks only others can take room of the host.
+
+use std::sync::{Mutex, PoisonError};
+
+use lodge_kernel::btrfs;
+
+use super::roots::{ALL, Roots};
+use crate::fault;
+use crate::storage::StorageError;
+use crate::storage::pool::Pool;
+
+/// A difference of the limit that is not worth a change, in bytes, as the room runs out: each change is written to disk.
+pub(super) const GRAIN: u64 = 16 << 20;
+/// The same as a share of the room, while there is plenty.
+const SHARE_OF_ROOM: u64 = 8;
+/// What a pool keeps of itself at most, as a share of its size: btrfs that runs dry has no room for its bookkeeping.
+const SHARE_OF_POOL: u64 = 16;
+
+/// What there is to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// What may be written by sandboxes, and nothing of what is kept back.
+    pub(super) bytes: u64,
+    /// What is free in all.
+    pub(super) free: u64,
+    /// What the host has free.
+    pub(super) host_free: u64,
+}
+
+/// The limit of the group above all.
+#[derive(Debug)]
+pub(super) struct Brake {
+    reserve: u64,
+    limit: Mutex<Option<u64>>,
+}
+
+impl Brake {
+    pub(super) const fn new(reserve: u64) -> Self {
+        Self {
+            reserve,
+            limit: Mutex::new(None),
+        }
+    }
+
+    pub(super) const fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    pub(super) fn room(&self, pool: &Pool) -> Result<Room, StorageError> {
+        let (size, host_free) = (pool.size()?, pool.host_free()?);
+        Ok(room(size.bytes, size.used, host_free, self.reserve))
+    }
+
+    /// Sets the limit to what it is to be, if that makes a difference.
+    pub(super) fn adjust(&self, pool: &Pool, roots: &Roots) -> Result<(), StorageError> {
+        let failed =
+            |e: std::io::Error| StorageError::io("limit what all sandboxes take in", pool.dir(), e);
+        let room = self.room(pool)?.bytes;
+        let used = all_used(roots).map_err(failed)?;
+        let wanted = used.saturating_add(room);
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_worth_it(*limit, wanted, room) {
+            return Ok(());
+        }
+        fault::around("btrfs.set reserve", || {
+            btrfs::set_limit(roots.fs(), ALL, Some(wanted))
+        })
+        .map_err(|errno| failed(errno.into()))?;
+        *limit = Some(wanted);
+        Ok(())
+    }
+
+    /// What all may still take under the limit that is held.
+    pub(super) fn left(&self, roots: &Roots) -> std::io::Result<u64> {
+        let limit = *self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(limit.unwrap_or(u64::MAX).saturating_sub(all_used(roots)?))
+    }
+}
+
+fn all_used(roots: &Roots) -> std::io::Result<u64> {
+    let usage = btrfs::usage(roots.fs(), ALL)?;
+    Ok(usage.map_or(0, |usage| usage.exclusive.saturating_add(usage.reserved)))
+}
+
+fn room(size: u64, used: u64, host_free: u64, reserve: u64) -> Room {
+    let pool_free = size.saturating_sub(used);
+    let of_pool = pool_free.saturating_sub(reserve.min(size / SHARE_OF_POOL));
+    Room {
+        bytes: host_free.saturating_sub(reserve).min(of_pool),
+        free: host_free.min(pool_free),
+        host_free,
+    }
+}
+
+fn is_worth_it(limit: Option<u64>, wanted: u64, room: u64) -> bool {
+    limit.is_none_or(|limit| limit.abs_diff(wanted) > GRAIN.max(room / SHARE_OF_ROOM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn nothing_is_taken_of_the_reserve_or_of_the_last_of_the_pool() {
+        let plenty = room(100 * GIB, 10 * GIB, 50 * GIB, GIB);
+        assert_eq!(plenty.bytes, 49 * GIB);
+        let full_pool = room(16 * GIB, 15 * GIB, 50 * GIB, 4 * GIB);
+        assert_eq!(full_pool.bytes, 0);
+        let full_host = room(100 * GIB, 10 * GIB, GIB, GIB);
+        assert_eq!((full_host.bytes, full_host.free), (0, GIB));
+        assert_eq!(room(GIB, 2 * GIB, 0, GIB).bytes, 0);
+    }
+
+    #[test]
+    fn a_limit_is_changed_where_that_counts() {
+        assert!(is_worth_it(None, GIB, GIB));
+        assert!(!is_worth_it(Some(100 * GIB), 101 * GIB, 80 * GIB));
+        assert!(is_worth_it(Some(100 * GIB), 80 * GIB, 80 * GIB));
+        assert!(is_worth_it(Some(GIB), GIB - GRAIN - 1, 0));
+        assert!(!is_worth_it(Some(GIB), GIB - GRAIN, 0));
+    }
+}

@@ -1,0 +1,277 @@
+//! What implements the trait.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodge_kernel::btrfs;
+use lodge_kernel::seccomp;
+
+use super::brake::{Brake, GRAIN};
+use super::removals::Removals;
+use super::roots::Roots;
+use super::spares::Spares;
+use super::volume::Volume;
+use crate::error::chain;
+use crate::fault;
+use crate::storage::pool::Pool;
+use crate::storage::remove_tree::remove_tree;
+use crate::storage::{
+    Abilities, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
+};
+
+const NAME: &str = "btrfs";
+
+/// Sandboxes as snapshots of their images.
+#[derive(Debug)]
+pub struct Btrfs {
+    // Ended before the pool goes, in this order.
+    spares: Spares,
+    removals: Arc<Removals>,
+    roots: Arc<Roots>,
+    brake: Brake,
+    pool: Pool,
+}
+
+impl Btrfs {
+    /// Takes over a pool, of which `reserve_bytes` of the host's free space are never given to sandboxes.
+    ///
+    /// # Errors
+    /// [`StorageError::Unfit`] where sandboxes could get around their limits.
+    pub fn open(pool: Pool, reserve_bytes: u64) -> Result<Self, StorageError> {
+        refuse_without_filter(&seccomp::base_program())?;
+        let roots = Arc::new(Roots::open(pool.roots_dir())?);
+        let brake = Brake::new(reserve_bytes);
+        // Before the first sandbox writes.
+        brake.adjust(&pool, &roots)?;
+        let no_thread = |e| StorageError::io("start the threads of", pool.dir(), e);
+        let removals = Arc::new(Removals::start(Arc::clone(&roots)).map_err(no_thread)?);
+        let spares = Spares::start(Arc::clone(&roots), Arc::clone(&removals)).map_err(no_thread)?;
+        Ok(Self {
+            spares,
+            removals,
+            roots,
+            brake,
+            pool,
+        })
+    }
+
+    /// Makes a root that nobody names yet a sandbox's.
+    fn give(&self, volume: Volume, place: Place<'_>) -> Result<(), StorageError> {
+        let written = volume.write(place.dir);
+        if written.is_err() {
+            // Where the file stays, whoever removes the sandbox finds no root, which is no error.
+            if let Err(error) = Volume::unwrite(place.dir) {
+                tracing::debug!(%error, "the file of a create that failed stays with it");
+            }
+            if let Err(error) = self.destroy(volume) {
+                tracing::warn!(error = %chain(&error), "the root of a create that failed stays until the next start");
+            }
+        }
+        written
+    }
+
+    /// How many roots are made ahead of an image.
+    #[cfg(test)]
+    pub(super) fn ready_of(&self, image: &Path) -> usize {
+        self.spares.ready(image)
+    }
+
+    fn destroy(&self, volume: Volume) -> Result<(), StorageError> {
+        self.removals.add(self.roots.destroy(volume)?);
+        Ok(())
+    }
+}
+
+/// As root of its user namespace, a sandbox that may make subvolumes makes them outside of its group.
+pub(super) fn refuse_without_filter(program: &seccomp::Program) -> Result<(), StorageError> {
+    if seccomp::denies_btrfs(program) {
+        return Ok(());
+    }
+    Err(StorageError::Unfit {
+        what: "the table of system calls lets sandboxes make subvolumes of btrfs, outside their limits".to_owned(),
+        hint: "this lodged is built with another table than it was made for: use storage.driver = \"overlay\"",
+    })
+}
+
+/// The root that a sandbox's own directory names.
+fn volume_of(dir: &Path) -> Result<Volume, StorageError> {
+    let named = Volume::read(dir).and_then(|found| {
+        found.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "it names no root"))
+    });
+    named.map_err(|e| StorageError::io("read the volume of", dir, e))
+}
+
+/// The subvolume that an image is.
+fn subvolume_of(image: &[PathBuf]) -> Result<&Path, StorageError> {
+    match image {
+        [one] => Ok(one),
+        _ => Err(StorageError::Unfit {
+            what: format!(
+                "the image is {} directories, and not one subvolume",
+                image.len()
+            ),
+            hint: "import the image again",
+        }),
+    }
+}
+
+impl Storage for Btrfs {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            limit_bytes: Ok(()),
+            limit_inodes: Err("btrfs counts bytes and not files"),
+            grow: match self.pool.file() {
+                Some(_) => Ok(()),
+                None => Err("it is a directory of the host's own file system"),
+            },
+        }
+    }
+
+    fn admit(&self) -> Result<(), StorageError> {
+        let room = self.brake.room(&self.pool)?;
+        if room.bytes > 0 {
+            return Ok(());
+        }
+        Err(StorageError::Reserve {
+            free_bytes: room.free,
+            reserve_bytes: self.brake.reserve(),
+        })
+    }
+
+    fn prepare(&self, place: Place<'_>, limit: DiskLimit) -> Result<(), StorageError> {
+        let image = subvolume_of(place.image)?;
+        let volume = match self.spares.take(image) {
+            Some(volume) => volume,
+            None => self.roots.make(image)?,
+        };
+        self.give(volume, place)?;
+        self.roots.set_limit(volume, Some(limit.bytes))
+    }
+
+    fn check(&self, place: Place<'_>) -> Result<(), StorageError> {
+        let volume = volume_of(place.dir)?;
+        self.roots.open_root(volume)?;
+        self.roots.usage(volume).map(drop)
+    }
+
+    fn open(&self, place: Place<'_>, limit: DiskLimit) -> Result<Root, StorageError> {
+        let volume = volume_of(place.dir)?;
+        let root = self.roots.open_root(volume)?;
+        // Again, since a limit is on disk with the next commit only: the host may have lost power before.
+        self.roots.set_limit(volume, Some(limit.bytes))?;
+        Ok(Root::Whole(root))
+    }
+
+    fn set_limit(
+        &self,
+        dir: &Path,
+        _: Option<&Path>,
+        limit: DiskLimit,
+    ) -> Result<(), StorageError> {
+        let volume = volume_of(dir)?;
+        let mut used = self.roots.usage(volume)?.exclusive;
+        if used > limit.bytes {
+            // What was deleted lately may still be counted.
+            btrfs::sync(self.roots.fs()).map_err(|e| StorageError::io("sync", dir, e))?;
+            used = self.roots.usage(volume)?.exclusive;
+        }
+        if used > limit.bytes {
+            return Err(StorageError::InUse {
+                limit_bytes: limit.bytes,
+                used_bytes: used,
+            });
+        }
+        self.roots.set_limit(volume, Some(limit.bytes))
+    }
+
+    fn usage(&self, dir: &Path, _: Option<&Path>) -> Result<DiskUsage, StorageError> {
+        let usage = self.roots.usage(volume_of(dir)?)?;
+        let bytes = usage.exclusive.saturating_add(usage.reserved);
+        let left = self.brake.left(&self.roots);
+        let left =
+            left.map_err(|e| StorageError::io("read what is used in", self.pool.dir(), e))?;
+        // At the reserve it is that which is in the way of this sandbox, and no longer its own limit.
+        let limit_bytes = match usage.limit {
+            Some(limit) if left < GRAIN => Some(limit.min(bytes.saturating_add(left))),
+            limit => limit,
+        };
+        Ok(DiskUsage {
+            bytes: Some(bytes),
+            limit_bytes,
+            inodes: None,
+            limit_inodes: None,
+        })
+    }
+
+    fn remove(&self, parent: &Path, name: &str) -> Result<(), StorageError> {
+        let path = parent.join(name);
+        let own = path.join(OWN_DIR);
+        match Volume::read(&own) {
+            Ok(Some(volume)) => self.destroy(volume)?,
+            Ok(None) => {}
+            // Torn by a crash before the record was written, or not ours: what it named, if anything, is nobody's from now on.
+            Err(error) => tracing::warn!(
+                %error, dir = %own.display(), "its root, if it has one, stays until the next start"
+            ),
+        }
+        fault::around("btrfs.remove directory", || -> std::io::Result<()> {
+            Ok(remove_tree(File::open(parent)?, name)?)
+        })
+        .map_err(|e| StorageError::io("remove", &path, e))
+    }
+
+    fn sweep(&self, dirs: &[PathBuf]) -> Result<(), StorageError> {
+        let mut owned = BTreeSet::new();
+        for dir in dirs {
+            match Volume::read(dir) {
+                Ok(volume) => owned.extend(volume),
+                Err(error) => {
+                    // It may name any of them.
+                    tracing::warn!(%error, dir = %dir.display(), "roots of no sandbox stay: it cannot be told which are");
+                    return Ok(());
+                }
+            }
+        }
+        for volume in self.roots.all()? {
+            if !owned.contains(&volume) {
+                tracing::debug!(%volume, "a root of no sandbox is removed");
+                self.destroy(volume)?;
+            }
+        }
+        if let Err(errno) = self.roots.remove_groups_of_nothing() {
+            tracing::warn!(%errno, "groups of subvolumes that are gone stay");
+        }
+        Ok(())
+    }
+
+    fn host(&self) -> Result<HostDisk, StorageError> {
+        let size = self.pool.size()?;
+        Ok(HostDisk {
+            driver: NAME,
+            path: self.pool.file().unwrap_or(self.pool.dir()).to_owned(),
+            size_bytes: size.bytes,
+            used_bytes: size.used,
+            host_free_bytes: self.brake.room(&self.pool)?.host_free,
+            reserve_bytes: self.brake.reserve(),
+            being_removed: self.removals.left() as u64,
+        })
+    }
+
+    fn grow(&self, bytes: u64) -> Result<HostDisk, StorageError> {
+        self.pool.grow(bytes)?;
+        self.keep_reserve()?;
+        self.host()
+    }
+
+    fn keep_reserve(&self) -> Result<(), StorageError> {
+        // An image that was removed is not to be kept on disk by what was made of it ahead.
+        self.spares.give_up_without_image();
+        self.brake.adjust(&self.pool, &self.roots)
+    }
+}

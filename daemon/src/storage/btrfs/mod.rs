@@ -1,0 +1,28 @@
+//! The btrfs driver: an image is a subvolume, a sandbox is a writable snapshot of it, and a group of level 1 per sandbox
+//! holds its limit. All groups are below one of level 2, whose limit keeps the host's reserve.
+//!
+//! ```text
+//! <pool>/roots/<16 hex>            a sandbox's files; the digits are its number, and the group is 1/<number>
+//! <sandbox's directory>/volume     says which one is its own
+//! ```
+//!
+//! Only the file `volume` gives a root to a sandbox. It is on disk before the sandbox's record, and the root before it: what
+//! no file names belongs to nobody, and the next start removes it.
+
+/// What implements the trait.
+mod driver;
+/// The number of a sandbox's subvolume and group, and the file that says it.
+mod volume;
+/// Subvolumes and their groups in the pool.
+mod roots;
+/// Roots made ahead, in the background.
+mod spares;
+/// Waiting for what the kernel still removes, in the background.
+mod removals;
+/// How much all sandboxes together may take.
+mod brake;
+
+#[cfg(test)]
+mod tests;
+
+pub use driver::Btrfs;

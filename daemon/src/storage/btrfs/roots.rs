@@ -1,0 +1,262 @@
+//! Subvolumes and their groups in the pool. Nothing here knows of sandboxes.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use lodge_kernel::btrfs::{self, Access, GroupUsage, LEVEL_SHIFT, Quotas};
+use nix::errno::Errno;
+use nix::sys::stat::futimens;
+use nix::sys::time::TimeSpec;
+use rustix::fs::{Mode, OFlags};
+
+use super::volume::Volume;
+use crate::fault;
+use crate::storage::StorageError;
+
+/// The group that all sandboxes' groups are in.
+pub(super) const ALL: u64 = 2 << LEVEL_SHIFT | 1;
+
+/// How often a random number may be taken already: once is a wonder.
+const ATTEMPTS: usize = 4;
+
+/// The directory of roots.
+#[derive(Debug)]
+pub(super) struct Roots {
+    path: PathBuf,
+    dir: File,
+}
+
+/// Subvolumes that are destroyed, and whose group is to go with them.
+#[derive(Debug)]
+pub(super) struct Destroyed {
+    pub(super) volume: Volume,
+    /// Ids of the subvolumes, as far as they are known.
+    pub(super) ids: Vec<u64>,
+}
+
+impl Roots {
+    /// Opens the directory, makes it if need be, and has its file system count.
+    pub(super) fn open(path: PathBuf) -> Result<Self, StorageError> {
+        DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(&path)
+            .map_err(|e| StorageError::io("create", &path, e))?;
+        let dir = File::open(&path).map_err(|e| StorageError::io("open", &path, e))?;
+        let quotas = fault::around("btrfs.enable quotas", || btrfs::enable_quotas(&dir))
+            .map_err(|e| StorageError::io("have quotas counted on", &path, e))?;
+        refuse_full_quotas(quotas)?;
+        match btrfs::create_group(&dir, ALL) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(Self { path, dir }),
+            Err(error) => Err(StorageError::io("make the group of", &path, error)),
+        }
+    }
+
+    /// For ioctls on the file system.
+    pub(super) fn fs(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    pub(super) fn path(&self, volume: Volume) -> PathBuf {
+        self.path.join(volume.to_string())
+    }
+
+    fn failed(&self, action: &'static str, volume: Volume) -> impl FnOnce(Errno) -> StorageError {
+        let path = self.path(volume);
+        move |errno| StorageError::io(action, &path, errno)
+    }
+
+    /// Makes a root from an image, with a group of its own and no limit. On disk when this returns.
+    pub(super) fn make(&self, image: &Path) -> Result<Volume, StorageError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let source = rustix::fs::open(image, flags, Mode::empty())
+            .map_err(|e| StorageError::io("open", image, e))?;
+        let volume = self.make_group()?;
+        let name = volume.to_string();
+        let groups = [volume.group()];
+        let made = fault::around("btrfs.snapshot", || {
+            btrfs::snapshot(&source, &self.dir, &name, Access::ReadWrite, &groups)
+        });
+        if let Err(errno) = made {
+            // After a fault behind the snapshot it is there.
+            let undone = self
+                .destroy(volume)
+                .and_then(|destroyed| self.is_gone(&destroyed).map(drop));
+            if let Err(error) = undone {
+                tracing::warn!(error = %crate::error::chain(&error), "half a root stays until the next start");
+            }
+            return Err(StorageError::io("make a snapshot of", image, errno));
+        }
+        Ok(volume)
+    }
+
+    fn make_group(&self) -> Result<Volume, StorageError> {
+        let mut taken = Errno::EEXIST;
+        for _ in 0..ATTEMPTS {
+            let volume = Volume::random().map_err(|e| StorageError::io("number", &self.path, e))?;
+            match fault::around("btrfs.make group", || self.make_group_of(volume)) {
+                Ok(()) => return Ok(volume),
+                Err(Errno::EEXIST) => taken = Errno::EEXIST,
+                Err(errno) => {
+                    let _ = btrfs::remove_group(self.fs(), volume.group());
+                    return Err(self.failed("make the group of", volume)(errno));
+                }
+            }
+        }
+        Err(StorageError::io("make a group in", &self.path, taken))
+    }
+
+    fn make_group_of(&self, volume: Volume) -> nix::Result<()> {
+        btrfs::create_group(self.fs(), volume.group())?;
+        btrfs::assign(self.fs(), volume.group(), ALL)
+    }
+
+    /// The root directory (O_PATH).
+    pub(super) fn open_root(&self, volume: Volume) -> Result<OwnedFd, StorageError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.dir, volume.to_string(), flags, Mode::empty())
+            .map_err(|e| StorageError::io("open", &self.path(volume), e))
+    }
+
+    /// Has a limit held. Full or not, nothing that is there is touched.
+    pub(super) fn set_limit(&self, volume: Volume, bytes: Option<u64>) -> Result<(), StorageError> {
+        fault::around("btrfs.set limit", || {
+            btrfs::set_limit(self.fs(), volume.group(), bytes)
+        })
+        .map_err(self.failed("set the limit of", volume))
+    }
+
+    pub(super) fn usage(&self, volume: Volume) -> Result<GroupUsage, StorageError> {
+        let usage = btrfs::usage(self.fs(), volume.group()).and_then(|usage| {
+            usage.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its group is gone"))
+        });
+        usage.map_err(|e| StorageError::io("read what is used by", &self.path(volume), e))
+    }
+
+    /// Takes a root out of sight, with all that lies in it. One that is not there is no error: the group may still be.
+    pub(super) fn destroy(&self, volume: Volume) -> Result<Destroyed, StorageError> {
+        // At its limit, a change of the file system's own trees could be refused as well.
+        match btrfs::set_limit(self.fs(), volume.group(), None) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(self.failed("lift the limit of", volume)(errno)),
+        }
+        let name = volume.to_string();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = match rustix::fs::openat(&self.dir, name.as_str(), flags, Mode::empty()) {
+            Ok(root) => root,
+            Err(rustix::io::Errno::NOENT) => {
+                return Ok(Destroyed {
+                    volume,
+                    ids: Vec::new(),
+                });
+            }
+            Err(errno) => return Err(StorageError::io("open", &self.path(volume), errno)),
+        };
+        let id = btrfs::id(&root).map_err(self.failed("tell the id of", volume))?;
+        drop(root);
+        let nested = self
+            .below(id)
+            .map_err(self.failed("list what lies in", volume))?;
+        fault::around("btrfs.destroy nested", || {
+            // Listed from above; nothing goes that has something in it.
+            nested
+                .iter()
+                .rev()
+                .try_for_each(|id| match btrfs::destroy_by_id(self.fs(), *id) {
+                    Err(Errno::ENOENT) => Ok(()),
+                    other => other,
+                })
+        })
+        .map_err(self.failed("destroy what lies in", volume))?;
+        fault::around("btrfs.destroy root", || btrfs::destroy(&self.dir, &name))
+            .map_err(self.failed("destroy", volume))?;
+        let ids = nested.into_iter().chain([id]).collect();
+        Ok(Destroyed { volume, ids })
+    }
+
+    /// The ids of all subvolumes in the one with this id, each behind the one that it lies in.
+    fn below(&self, id: u64) -> nix::Result<Vec<u64>> {
+        let mut found = btrfs::subvolumes(self.fs(), id)?;
+        let mut next = 0;
+        while let Some(id) = found.get(next) {
+            found.extend(btrfs::subvolumes(self.fs(), *id)?);
+            next += 1;
+        }
+        Ok(found)
+    }
+
+    /// Has the kernel begin to remove what is destroyed: it does so after a commit by its own thread, which may be half a minute
+    /// away.
+    pub(super) fn have_destroyed_removed(&self) -> nix::Result<()> {
+        // Where nothing was changed since the last one, there is no commit, and nothing begins.
+        futimens(&self.dir, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?;
+        btrfs::start_commit(self.fs())
+    }
+
+    /// Whether nothing is left: then the group is gone, too.
+    pub(super) fn is_gone(&self, destroyed: &Destroyed) -> Result<bool, StorageError> {
+        let volume = destroyed.volume;
+        for id in &destroyed.ids {
+            if !btrfs::is_dropped(self.fs(), *id).map_err(self.failed("look for", volume))? {
+                return Ok(false);
+            }
+            // The kernel does it by itself from 6.11 on. If it cannot be, the group above tells.
+            let _ = btrfs::remove_group(self.fs(), *id);
+        }
+        let removed = fault::around("btrfs.remove group", || {
+            btrfs::remove_group(self.fs(), volume.group())
+        });
+        match removed {
+            Ok(()) | Err(Errno::ENOENT) => Ok(true),
+            Err(Errno::EBUSY) => Ok(false),
+            Err(errno) => Err(self.failed("remove the group of", volume)(errno)),
+        }
+    }
+
+    /// All that have a root, and all that have a group.
+    pub(super) fn all(&self) -> Result<Vec<Volume>, StorageError> {
+        let listed = |e| StorageError::io("list", &self.path, e);
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(listed)? {
+            let name: OsString = entry.map_err(listed)?.file_name();
+            // What is not named by us is not ours.
+            all.extend(name.to_str().and_then(Volume::parse));
+        }
+        let groups = btrfs::groups(self.fs()).map_err(|e| listed(e.into()))?;
+        all.extend(groups.into_iter().filter_map(Volume::of_group));
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Removes the groups that destroyed subvolumes left on kernels before 6.11.
+    pub(super) fn remove_groups_of_nothing(&self) -> nix::Result<()> {
+        let there = btrfs::all_subvolumes(self.fs())?;
+        for group in btrfs::groups(self.fs())? {
+            // The top of the file system is no entry of the list.
+            let is_of_subvolume = group >> LEVEL_SHIFT == 0 && group > TOP;
+            if is_of_subvolume && !there.contains(&group) {
+                let _ = btrfs::remove_group(self.fs(), group);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last id of the file system's own trees.
+const TOP: u64 = 255;
+
+/// With full quotas a snapshot that gets into a group makes all figures wrong, and stops them, until everything is counted anew.
+fn refuse_full_quotas(quotas: Quotas) -> Result<(), StorageError> {
+    match quotas {
+        Quotas::Simple => Ok(()),
+        Quotas::Full => Err(StorageError::Unfit {
+            what: "the file system counts with full quotas, and limits need simple ones".to_owned(),
+            hint: "use Linux 6.7 or newer with simple quotas (`btrfs quota enable --simple`), or storage.driver = \"overlay\"",
+        }),
+    }
+}
