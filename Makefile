@@ -98,16 +98,19 @@ doc: ## API documentation in target/doc
 
 soak: release ## mixed load with kills of the daemon, and the slopes of what it uses; needs root; MINUTES=n SEED=n, or CYCLES=n, or FREEZES=n
 	@$(call need_root,it makes sandboxes)
+	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	target/release/soak $(if $(CYCLES),--cycles $(CYCLES),$(if $(FREEZES),--freezes $(FREEZES),--minutes $(MINUTES))) $(if $(SEED),--seed $(SEED))
 
 demo: build ## real commands in a real sandbox, from nothing; needs root
 	@$(call need_root,it starts the daemon)
+	@.ci/deps.sh storage
 	@images/build.sh base target/debug/lodge
 	@client/examples/demo.sh target/debug
 
 bench: release ## speed against posix_spawn, docker and runc; needs root; ROWS="..." SAMPLES=n
 	@$(call need_root,it makes sandboxes)
+	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	target/release/bench --samples $(SAMPLES) $(ROWS)
 

@@ -12,7 +12,7 @@ use crate::doctor::Bench;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, EngineSettings, TimeoutPolicy};
 use crate::holder::{self, Launcher};
-use crate::image::ImageStore;
+use crate::image::{Form, ImageStore};
 use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::btrfs::Btrfs;
@@ -51,7 +51,7 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
     Ok(Platform {
         store,
         storage,
-        images: ImageStore::open(&choice.images_dir)?,
+        images: ImageStore::open_as(&choice.images_dir, form(&choice))?,
         storage_choice: choice,
         engine,
         launcher,
@@ -72,18 +72,24 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
 /// The driver that has the files of sandboxes.
 fn storage(config: &Config, choice: &Choice) -> Result<Arc<dyn Storage>> {
     tracing::info!(driver = %choice.driver, why = choice.why, "storage");
-    Ok(match choice.driver {
-        Driver::Btrfs => {
-            let kind = choice.pool.as_ref().expect("btrfs has a pool");
-            let pool = Pool::open(pool::Settings {
-                state_dir: &config.state_dir,
-                kind,
-                bytes: config.storage.pool_bytes,
-            })?;
-            Arc::new(Btrfs::open(pool, config.storage.reserve_bytes)?)
-        }
-        Driver::Overlay => Arc::new(Directories),
-    })
+    let (state_dir, reserve_bytes) = (&config.state_dir, config.storage.reserve_bytes);
+    let Some(kind) = &choice.pool else {
+        return Ok(Arc::new(Directories));
+    };
+    let pool = Pool::open(pool::Settings {
+        state_dir,
+        kind,
+        bytes: config.storage.pool_bytes,
+    })?;
+    Ok(Arc::new(Btrfs::open(pool, reserve_bytes)?))
+}
+
+/// How the driver takes images.
+fn form(choice: &Choice) -> Form {
+    match choice.driver {
+        Driver::Btrfs => Form::Subvolumes,
+        Driver::Overlay => Form::Directories,
+    }
 }
 
 /// What a probe needs, beside a daemon that may be running with the same settings.

@@ -208,6 +208,13 @@ fn decide(wish: Wish, facts: &Facts) -> Result<(Driver, String), StorageError> {
             ),
             hint: "set storage.driver to what it was, or take another state_dir",
         }),
+        (_, Some((Driver::Btrfs, why))) => match in_the_way_of_a_pool(facts) {
+            None => Ok((Driver::Btrfs, why.to_owned())),
+            Some((what, hint)) => Err(StorageError::Unfit {
+                what: format!("the sandboxes here are btrfs's, and {what}"),
+                hint,
+            }),
+        },
         (_, Some((driver, why))) => Ok((driver, why.to_owned())),
         (Wish::One(Driver::Overlay), None) => Ok((Driver::Overlay, "configured".to_owned())),
         (Wish::One(Driver::Btrfs), None) => match in_the_way_of_btrfs(facts) {
@@ -228,25 +235,30 @@ fn decide(wish: Wish, facts: &Facts) -> Result<(Driver, String), StorageError> {
     }
 }
 
-/// Why there can be no pool, and how that is mended.
+/// Why no pool can be begun, and how that is mended.
 fn in_the_way_of_btrfs(facts: &Facts) -> Option<(String, &'static str)> {
-    if !facts.kernel_has_btrfs {
-        return Some((
-            "the kernel has no btrfs".to_owned(),
-            "use a kernel with CONFIG_BTRFS_FS, or storage.driver = \"overlay\"",
-        ));
-    }
     if !facts.state_on_btrfs && !facts.has_mkfs {
         return Some((
             "there is no mkfs.btrfs to make a pool with".to_owned(),
             "install btrfs-progs, or set storage.driver to \"overlay\"",
         ));
     }
+    in_the_way_of_a_pool(facts)
+}
+
+/// Why a pool could not be used, were it there, and how that is mended.
+fn in_the_way_of_a_pool(facts: &Facts) -> Option<(String, &'static str)> {
+    if !facts.kernel_has_btrfs {
+        return Some((
+            "the kernel has no btrfs".to_owned(),
+            "use a kernel with CONFIG_BTRFS_FS; for a new state_dir there is storage.driver = \"overlay\"",
+        ));
+    }
     facts.foreign_images.as_ref().map(|dir| {
         let dir = dir.display();
         (
             format!("images_dir is {dir}, on another file system than the pool"),
-            "leave images_dir out, or set storage.driver to \"overlay\"",
+            "leave images_dir out; for a new state_dir there is storage.driver = \"overlay\"",
         )
     })
 }
@@ -411,6 +423,35 @@ mod tests {
             assert_eq!(driver(Wish::Auto, &facts), Ok(has));
             assert_eq!(driver(Wish::One(has), &facts), Ok(has));
             assert!(driver(Wish::One(other), &facts).is_err());
+        }
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_used_any_more_is_told_and_not_given_up() {
+        let has = Facts {
+            remembered: Some(Driver::Btrfs),
+            ..ABLE
+        };
+        let without_mkfs = Facts {
+            has_mkfs: false,
+            ..has.clone()
+        };
+        assert_eq!(driver(Wish::Auto, &without_mkfs), Ok(Driver::Btrfs));
+        for facts in [
+            Facts {
+                kernel_has_btrfs: false,
+                ..has.clone()
+            },
+            Facts {
+                foreign_images: Some("/images".into()),
+                ..has
+            },
+        ] {
+            let refused = driver(Wish::Auto, &facts).expect_err("of no use");
+            assert!(
+                refused.contains("the sandboxes here are btrfs's"),
+                "{refused}"
+            );
         }
     }
 
