@@ -12,10 +12,9 @@ use crate::storage::driver::{
 };
 use crate::storage::remove_tree::remove_tree;
 
-/// What the sandbox wrote. It becomes the root directory, so that everybody inside may enter it.
-const UPPER: (&str, u32) = ("upper", 0o755);
-/// The kernel's scratch directory, on the same file system.
-const WORK: (&str, u32) = ("work", 0o700);
+/// The directories of a writable layer, with their modes: what the sandbox wrote, which becomes the root directory, so that
+/// everybody inside may enter it; and the kernel's scratch directory, on the same file system.
+pub(super) const OF_A_LAYER: [(&str, u32); 2] = [("upper", 0o755), ("work", 0o700)];
 
 /// Writable layers that are plain directories.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ impl Storage for Directories {
     }
 
     fn prepare(&self, place: Place<'_>, _: DiskLimit) -> Result<(), StorageError> {
-        for (name, mode) in [UPPER, WORK] {
+        for (name, mode) in OF_A_LAYER {
             let path = place.dir.join(name);
             DirBuilder::new()
                 .mode(mode)
@@ -53,7 +52,7 @@ impl Storage for Directories {
 
     fn check(&self, place: Place<'_>) -> Result<(), StorageError> {
         // Never made anew: what is not there is lost, or on a file system that is not mounted.
-        for (name, _) in [UPPER, WORK] {
+        for (name, _) in OF_A_LAYER {
             open_dir(&place.dir.join(name))?;
         }
         place
@@ -64,9 +63,8 @@ impl Storage for Directories {
 
     fn open(&self, place: Place<'_>, _: DiskLimit) -> Result<Root, StorageError> {
         self.check(place)?;
-        let lowers = place.image.iter().rev().map(|layer| open_dir(layer));
         Ok(Root::Overlay {
-            lowers: lowers.collect::<Result<_, _>>()?,
+            lowers: open_lowers(place)?,
             writable: Writable::Directory(open_dir(place.dir)?),
         })
     }
@@ -117,12 +115,18 @@ impl Storage for Directories {
     }
 }
 
+/// The layers of an image, uppermost first.
+pub(super) fn open_lowers(place: Place<'_>) -> Result<Vec<OwnedFd>, StorageError> {
+    let lowers = place.image.iter().rev();
+    lowers.map(|layer| open_dir(layer)).collect()
+}
+
 fn open_dir(path: &Path) -> Result<OwnedFd, StorageError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).map_err(|e| StorageError::io("open", path, e))
 }
 
-fn open_for_listing(path: &Path) -> Result<OwnedFd, StorageError> {
+pub(super) fn open_for_listing(path: &Path) -> Result<OwnedFd, StorageError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).map_err(|e| StorageError::io("open", path, e))
 }

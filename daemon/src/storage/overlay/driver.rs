@@ -1,0 +1,437 @@
+//! The overlay driver. Each sandbox has an ext4 of its own in a sparse file, made by copying a template and mounted, attached
+//! nowhere, when it starts. The image's size is what the sandbox can never exceed; within it the kernel holds the limit.
+//!
+//! ```text
+//! <state_dir>/templates/            empty layers
+//! <the sandbox's dir>/layer.img     its ext4, with the directories `upper` and `work`
+//! <the sandbox's dir>/limit.json    the limit that was asked for last
+//! ```
+//!
+//! The file system is mounted as long as the sandbox lives, whether there is a daemon or not, and its loop device with it.
+//! Nothing of it has to be cleaned up. It has the limit also while there is no daemon: what holds it is in the kernel.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use lodge_kernel::block::LoopDevice;
+use nix::errno::Errno;
+
+use super::directories::{self, Directories};
+use super::geometry::{self, BLOCK, IMAGE_MAX, Room, Shape, inodes_of, needed};
+use super::layer::Layer;
+use super::mounted::Mounted;
+use super::superblock::Superblock;
+use super::templates::Templates;
+use super::{e2fsprogs, reserve};
+use crate::storage::driver::{
+    Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError, Writable,
+};
+use crate::storage::remove_tree::remove_tree;
+
+const NAME: &str = "overlay";
+const NO_POOL: &str = "there is no pool: each sandbox has a file of its own";
+
+/// How long a mount may outlast its sandbox before that is taken for another user of the image, and how often one looks.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What the driver is opened with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The state directory: the sandboxes' own directories are below it.
+    pub state_dir: PathBuf,
+    /// Bytes that are kept back from sandboxes where it lies.
+    pub reserve_bytes: u64,
+}
+
+/// Sandboxes with an ext4 each.
+#[derive(Debug)]
+pub struct Overlay {
+    settings: Settings,
+    room: Room,
+    templates: Templates,
+    /// Held for reading while a layer is mended and mounted, for writing while all are looked into: a look mounts them, and
+    /// what is mounted must not be mended.
+    mounting: RwLock<()>,
+    being_removed: AtomicU64,
+}
+
+impl Overlay {
+    /// Opens the driver.
+    ///
+    /// # Errors
+    /// [`StorageError::Unfit`] without e2fsprogs.
+    pub fn open(settings: Settings) -> Result<Self, StorageError> {
+        let room = if may_resize_mounted() {
+            Room::Exact
+        } else {
+            Room::Ahead
+        };
+        Self::with_room(settings, room)
+    }
+
+    pub(super) fn with_room(mut settings: Settings, room: Room) -> Result<Self, StorageError> {
+        e2fsprogs::are_there()?;
+        let templates = Templates::open(&settings.state_dir)?;
+        // As the kernel names the files of devices.
+        let real = settings.state_dir.canonicalize();
+        settings.state_dir =
+            real.map_err(|e| StorageError::io("resolve", &settings.state_dir, e))?;
+        Ok(Self {
+            settings,
+            room,
+            templates,
+            mounting: RwLock::default(),
+            being_removed: AtomicU64::new(0),
+        })
+    }
+
+    /// The image of a new layer.
+    fn new_image(&self, limit: DiskLimit) -> Result<Shape, StorageError> {
+        if limit.bytes > IMAGE_MAX {
+            return Err(too_large());
+        }
+        let shape = geometry::new_image(limit, self.room);
+        if shape.blocks * BLOCK <= IMAGE_MAX {
+            return Ok(shape);
+        }
+        within_bounds(geometry::new_image(limit, Room::Exact))
+    }
+
+    fn make(&self, layer: &Layer, limit: DiskLimit) -> Result<(), StorageError> {
+        let template = self.templates.get(&self.new_image(limit)?)?;
+        layer.make(&template)?;
+        layer.note_limit(limit)
+    }
+
+    /// Mounts a layer, mended and grown if that is due, and has its limit held.
+    fn mount(&self, layer: &Layer, limit: DiskLimit) -> Result<Mounted, StorageError> {
+        let (image, superblock) = layer.open()?;
+        let grown = self.grown(&superblock, limit)?;
+        let _mounting = self.mounting.read().unwrap_or_else(PoisonError::into_inner);
+        let is_due = superblock.has_errors || grown.is_some();
+        let is_mounted = if is_due {
+            !is_let_go(layer, &image)?
+        } else {
+            false
+        };
+        if superblock.has_errors && !is_mounted {
+            tracing::warn!(image = %layer.image().display(), "mending a layer in which errors were found");
+            e2fsprogs::mend(&layer.image())?;
+        }
+        if let Some(grown) = &grown
+            && !is_mounted
+        {
+            layer.grow(&image, grown)?;
+        }
+        let mounted = Mounted::mount(layer, &image)?;
+        mounted.check(layer)?;
+        if let Some(grown) = &grown
+            && is_mounted
+        {
+            grow_mounted(layer, &image, &mounted, grown)?;
+        }
+        layer.note_limit(limit)?;
+        mounted.hold(layer, limit)?;
+        Ok(mounted)
+    }
+
+    /// What an image must become for a limit to be held in it, if it is not that already.
+    fn grown(
+        &self,
+        superblock: &Superblock,
+        limit: DiskLimit,
+    ) -> Result<Option<Shape>, StorageError> {
+        let shape = superblock.shape;
+        if geometry::has_room_for(&shape, limit) {
+            return Ok(None);
+        }
+        if limit.bytes > IMAGE_MAX {
+            return Err(too_large());
+        }
+        // As a new one would be, so that the next rise is one in use.
+        let ahead = match self.room {
+            Room::Exact => needed(limit),
+            Room::Ahead => self.new_image(limit)?.usable(),
+        };
+        within_bounds(shape.grown_to(ahead, inodes_of(limit))).map(Some)
+    }
+}
+
+impl Storage for Overlay {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            limit_bytes: Ok(()),
+            limit_inodes: Ok(()),
+            grow: Err(NO_POOL),
+        }
+    }
+
+    fn admit(&self) -> Result<(), StorageError> {
+        let HostDisk {
+            host_free_bytes: free_bytes,
+            reserve_bytes,
+            ..
+        } = self.host()?;
+        if free_bytes > reserve_bytes {
+            return Ok(());
+        }
+        Err(StorageError::Reserve {
+            free_bytes,
+            reserve_bytes,
+        })
+    }
+
+    fn prepare(&self, place: Place<'_>, limit: DiskLimit) -> Result<(), StorageError> {
+        self.make(&Layer::of(place.dir), limit)
+    }
+
+    fn check(&self, place: Place<'_>) -> Result<(), StorageError> {
+        let layer = Layer::of(place.dir);
+        if layer.is_directory() {
+            return Directories.check(place);
+        }
+        // Never made anew: what is not there is lost, or on a file system that is not mounted.
+        layer.open()?;
+        directories::open_lowers(place).map(drop)
+    }
+
+    fn open(&self, place: Place<'_>, limit: DiskLimit) -> Result<Root, StorageError> {
+        let layer = Layer::of(place.dir);
+        if layer.is_directory() {
+            return Directories.open(place, limit);
+        }
+        let lowers: Vec<OwnedFd> = directories::open_lowers(place)?;
+        let mounted = self.mount(&layer, limit)?;
+        Ok(Root::Overlay {
+            lowers,
+            writable: Writable::Mount(mounted.into_root()),
+        })
+    }
+
+    fn set_limit(
+        &self,
+        dir: &Path,
+        root: Option<&Path>,
+        limit: DiskLimit,
+    ) -> Result<(), StorageError> {
+        let layer = Layer::of(dir);
+        if layer.is_directory() {
+            return Directories.set_limit(dir, root, limit);
+        }
+        let (image, superblock) = layer.open()?;
+        let used_bytes = self.usage(dir, root)?.bytes.unwrap_or_default();
+        if used_bytes > limit.bytes {
+            return Err(StorageError::InUse {
+                limit_bytes: limit.bytes,
+                used_bytes,
+            });
+        }
+        let _mounting = self.mounting.read().unwrap_or_else(PoisonError::into_inner);
+        let is_mounted = find(&layer, &image)?.is_some();
+        if !superblock.is_used && !is_mounted {
+            return self.make(&layer, limit);
+        }
+        refuse_fewer_inodes(&layer, &superblock, limit)?;
+        let grown = self.grown(&superblock, limit)?;
+        if !is_mounted {
+            // The next start does the rest.
+            return layer.note_limit(limit);
+        }
+        let mounted = Mounted::mount(&layer, &image)?;
+        if let Some(grown) = grown {
+            grow_mounted(&layer, &image, &mounted, &grown)?;
+        }
+        // Noted first: who looks after the reserve reads it.
+        layer.note_limit(limit)?;
+        mounted.hold(&layer, limit)
+    }
+
+    fn usage(&self, dir: &Path, root: Option<&Path>) -> Result<DiskUsage, StorageError> {
+        let layer = Layer::of(dir);
+        if layer.is_directory() {
+            return Directories.usage(dir, root);
+        }
+        let (_, superblock) = layer.open()?;
+        let (blocks, free, inodes, free_inodes) = match root {
+            // The overlay answers for its upper layer.
+            Some(root) => {
+                let space = reserve::space_at(root)?;
+                (space.f_blocks, space.f_bfree, space.f_files, space.f_ffree)
+            }
+            None => {
+                let shape = superblock.shape;
+                let (free, free_inodes) = (superblock.free_blocks, superblock.free_inodes);
+                (shape.usable(), free, shape.inodes(), free_inodes)
+            }
+        };
+        let most = (blocks - geometry::held_back(blocks).min(blocks)) * BLOCK;
+        let limit_bytes = layer.limit().map_or(most, |limit| limit.bytes.min(most));
+        Ok(DiskUsage {
+            bytes: Some(blocks.saturating_sub(free) * BLOCK),
+            limit_bytes: Some(limit_bytes / BLOCK * BLOCK),
+            inodes: Some(inodes.saturating_sub(free_inodes)),
+            limit_inodes: Some(inodes),
+        })
+    }
+
+    fn remove(&self, parent: &Path, name: &str) -> Result<(), StorageError> {
+        let _counted = Counted::one_of(&self.being_removed);
+        let dir = directories::open_for_listing(parent)?;
+        remove_tree(&dir, name).map_err(|e| StorageError::io("remove", &parent.join(name), e))
+    }
+
+    fn sweep(&self, _: &[PathBuf]) -> Result<(), StorageError> {
+        // All that a sandbox has is in its own directory, or goes with its last process.
+        self.templates.sweep()
+    }
+
+    fn host(&self) -> Result<HostDisk, StorageError> {
+        let space = reserve::space_at(&self.settings.state_dir)?;
+        Ok(HostDisk {
+            driver: NAME,
+            path: self.settings.state_dir.clone(),
+            size_bytes: space.f_blocks * space.f_frsize,
+            used_bytes: (space.f_blocks - space.f_bfree) * space.f_frsize,
+            host_free_bytes: space.f_bavail * space.f_frsize,
+            reserve_bytes: self.settings.reserve_bytes,
+            being_removed: self.being_removed.load(Ordering::Relaxed),
+        })
+    }
+
+    fn grow(&self, _: u64) -> Result<HostDisk, StorageError> {
+        Err(StorageError::Unsupported {
+            what: "a pool that grows",
+            driver: NAME,
+            why: NO_POOL.to_owned(),
+        })
+    }
+
+    fn keep_reserve(&self) -> Result<(), StorageError> {
+        let _mounting = self
+            .mounting
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        reserve::keep(&self.settings.state_dir, self.settings.reserve_bytes)
+    }
+}
+
+fn find(layer: &Layer, image: &File) -> Result<Option<LoopDevice>, StorageError> {
+    LoopDevice::find(image)
+        .map_err(|e| StorageError::io("look for the loop device of", &layer.image(), e))
+}
+
+/// Whether nobody has the image mounted: the mount of a sandbox that has just ended goes a moment after its last process, and
+/// there is no event for it.
+fn is_let_go(layer: &Layer, image: &File) -> Result<bool, StorageError> {
+    let end = Instant::now() + LET_GO_WITHIN;
+    while find(layer, image)?.is_some() {
+        if Instant::now() > end {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    Ok(true)
+}
+
+fn within_bounds(shape: Shape) -> Result<Shape, StorageError> {
+    if shape.blocks * BLOCK <= IMAGE_MAX {
+        return Ok(shape);
+    }
+    Err(too_large())
+}
+
+fn too_large() -> StorageError {
+    StorageError::Unsupported {
+        what: "a limit of this size",
+        driver: NAME,
+        why: format!("an image has at most {IMAGE_MAX} bytes"),
+    }
+}
+
+/// An ext4 has the inodes that it was made with, and gets more only with more blocks.
+fn refuse_fewer_inodes(
+    layer: &Layer,
+    superblock: &Superblock,
+    limit: DiskLimit,
+) -> Result<(), StorageError> {
+    let has = superblock.shape.inodes();
+    let is_less = layer
+        .limit()
+        .is_some_and(|before| limit.inodes < before.inodes);
+    if !is_less || inodes_of(limit) >= has {
+        return Ok(());
+    }
+    Err(StorageError::Unsupported {
+        what: "a lower limit on the number of files",
+        driver: NAME,
+        why: format!("its ext4 was made with {has} inodes, and something was written to it"),
+    })
+}
+
+/// Has a mounted layer grow, or be as it was.
+fn grow_mounted(
+    layer: &Layer,
+    image: &File,
+    mounted: &Mounted,
+    grown: &Shape,
+) -> Result<(), StorageError> {
+    let failed = |e| StorageError::io("grow", &layer.image(), e);
+    let (length, space) = (
+        image.metadata().map_err(failed)?.len(),
+        mounted.space(layer)?,
+    );
+    layer.extend(image, grown)?;
+    let Err(error) = mounted.grow(grown) else {
+        return Ok(());
+    };
+    // Not if some of it happened: what the file system has by now must stay. A file that is too long does no harm.
+    if mounted.space(layer)?.f_blocks == space.f_blocks {
+        let undone = image.set_len(length).and_then(|()| mounted.resized());
+        undone.map_err(failed)?;
+    }
+    if error.raw_os_error() == Some(Errno::EPERM as i32) {
+        return Err(StorageError::Unsupported {
+            what: "so much higher a limit on a started sandbox",
+            driver: NAME,
+            why: "this lodged has no CAP_SYS_RESOURCE, and may not resize what is mounted; \
+                  stop the sandbox first"
+                .to_owned(),
+        });
+    }
+    Err(failed(error))
+}
+
+/// Whether this process has CAP_SYS_RESOURCE, without which the kernel resizes nothing that is mounted. The root of a
+/// container has often not.
+fn may_resize_mounted() -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    effective.is_some_and(|bits| (bits >> CAP_SYS_RESOURCE) & 1 == 1)
+}
+
+/// One more as long as it lives.
+struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn one_of(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

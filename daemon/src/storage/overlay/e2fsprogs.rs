@@ -1,0 +1,116 @@
+//! The programs that make, mend and resize an ext4 that is not mounted. Only images of our own are given to them: their
+//! structures were written by mkfs.ext4 and the kernel alone.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::geometry::{BLOCK, GROUP, INODE, Shape, growth_blocks};
+use crate::storage::driver::StorageError;
+
+/// A service may have no directory of administrators' programs in its path.
+const PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
+/// What a layer has, whatever the host's own mke2fs.conf says: all of it is known to kernels from 4.18 on.
+const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,\
+                        large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
+/// Inode tables and the journal are not zeroed: a new file is nothing but zeros, and each zero written would be a block of it.
+const EXTENDED: &str = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0";
+/// e2fsck(8): nothing was wrong, or all of it was mended.
+const MENDED: i32 = 1;
+/// Of what a program says, in bytes.
+const SAID_MAX: usize = 300;
+
+/// Makes an ext4 of this shape in the empty file `image`, with the content of `tree`.
+pub(super) fn make(image: &Path, shape: &Shape, tree: &Path) -> Result<(), StorageError> {
+    let inodes = shape.groups() * shape.inodes_per_group;
+    let extended = format!("{EXTENDED},resize={}", growth_blocks(shape.blocks));
+    let mut command = program("mkfs.ext4");
+    command
+        .args(["-q", "-F", "-m", "0", "-e", "remount-ro", "-O", FEATURES])
+        .args(["-b", &BLOCK.to_string()])
+        .args(["-g", &GROUP.to_string()])
+        .args(["-I", &INODE.to_string()])
+        .args(["-N", &inodes.to_string()])
+        .args(["-J", &format!("size={}", (shape.journal * BLOCK) >> 20)])
+        .args(["-E", &extended])
+        .args([OsStr::new("-d"), tree.as_os_str(), image.as_os_str()])
+        .arg(shape.blocks.to_string());
+    run(command, image, "make a file system in", 0)
+}
+
+/// Fails unless an image that is not mounted is without fault. Changes nothing.
+pub(super) fn check(image: &Path) -> Result<(), StorageError> {
+    let mut command = program("e2fsck");
+    command.args(["-f", "-n"]).arg(image);
+    run(command, image, "check the file system in", 0)
+}
+
+/// Plays back the journal of an image that is not mounted, and mends what can be mended without a question.
+pub(super) fn mend(image: &Path) -> Result<(), StorageError> {
+    let mut command = program("e2fsck");
+    command.args(["-f", "-p"]).arg(image);
+    run(command, image, "mend the file system in", MENDED)
+}
+
+/// Gives a mended image that is not mounted as many blocks as its file has room for.
+pub(super) fn resize(image: &Path, blocks: u64) -> Result<(), StorageError> {
+    let mut command = program("resize2fs");
+    command.arg(image).arg(blocks.to_string());
+    run(command, image, "resize the file system in", 0)
+}
+
+/// Fails unless the programs are there.
+pub(super) fn are_there() -> Result<(), StorageError> {
+    for name in ["mkfs.ext4", "e2fsck", "resize2fs"] {
+        let found = PATH
+            .split(':')
+            .any(|dir| Path::new(dir).join(name).exists());
+        if !found {
+            return Err(missing(name));
+        }
+    }
+    Ok(())
+}
+
+fn missing(name: &str) -> StorageError {
+    StorageError::Unfit {
+        what: format!("{name} is not there, and the overlay storage driver needs it"),
+        hint: "install e2fsprogs",
+    }
+}
+
+fn program(name: &str) -> Command {
+    let mut command = Command::new(name);
+    command
+        .env_clear()
+        .env("PATH", PATH)
+        // Features and sizes are all given; a host's defaults must not add to them.
+        .env("MKE2FS_CONFIG", "/dev/null")
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(
+    mut command: Command,
+    image: &Path,
+    action: &'static str,
+    worst: i32,
+) -> Result<(), StorageError> {
+    match command.output() {
+        Ok(output) if output.status.code().is_some_and(|code| code <= worst) => Ok(()),
+        Ok(output) => Err(StorageError::io(action, image, failure(&output))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(missing(&command.get_program().to_string_lossy()))
+        }
+        Err(error) => Err(StorageError::io(action, image, error)),
+    }
+}
+
+/// The end of what it said: e2fsck tells of its faults on standard output.
+fn failure(output: &Output) -> io::Error {
+    let said = [&output.stdout[..], &output.stderr[..]].concat();
+    let said = String::from_utf8_lossy(&said[said.len().saturating_sub(SAID_MAX)..]).into_owned();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    io::Error::other(format!("{}: {said}", output.status))
+}

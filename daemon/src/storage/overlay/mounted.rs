@@ -1,0 +1,131 @@
+//! A layer that is mounted. The mount is attached nowhere and lives as long as its descriptor, or the sandbox that got it.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+
+use lodge_kernel::block::LoopDevice;
+use lodge_kernel::mount::attr;
+use lodge_kernel::{block, ext4};
+use rustix::fs::{AtFlags, FileType, StatVfs};
+
+use super::directories;
+use super::geometry::{Shape, blocks_of, held_back};
+use super::layer::Layer;
+use crate::fault;
+use crate::storage::driver::{DiskLimit, StorageError};
+
+/// How a layer is mounted, with the reason of each.
+const OPTIONS: &[(&CStr, Option<&CStr>)] = &[
+    // Zeros in a new file are holes: writing them would take the host's space for nothing.
+    (c"noinit_itable", None),
+    // What is freed inside is given back to the host.
+    (c"discard", None),
+    // After an error nothing is made worse.
+    (c"errors", Some(c"remount-ro")),
+];
+
+/// A mounted layer.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    device: LoopDevice,
+    root: OwnedFd,
+}
+
+impl Mounted {
+    /// Mounts an image. One that is mounted already is the same file system, with one more mount.
+    pub(super) fn mount(layer: &Layer, image: &File) -> Result<Self, StorageError> {
+        let path = layer.image();
+        let device = fault::around("overlay.attach device", || LoopDevice::of(image))
+            .map_err(|e| StorageError::io("attach a loop device to", &path, e))?;
+        // A device that was found may have the size that its file had before a growth that was cut short.
+        device
+            .resized()
+            .map_err(|e| StorageError::io("tell the loop device the size of", &path, e))?;
+        let root = fault::around("overlay.mount", || mount(&device.path()))
+            .map_err(|e| StorageError::io("mount", &path, e))?;
+        Ok(Self { device, root })
+    }
+
+    /// Fails unless it has what an overlay needs: it is another file system, or somebody mended too much.
+    pub(super) fn check(&self, layer: &Layer) -> Result<(), StorageError> {
+        for (name, _) in directories::OF_A_LAYER {
+            let is_directory = rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW)
+                .map(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
+            match is_directory {
+                Ok(true) => {}
+                Ok(false) => return Err(lacks(layer, rustix::io::Errno::NOTDIR)),
+                Err(errno) => return Err(lacks(layer, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is used and free in it.
+    pub(super) fn space(&self, layer: &Layer) -> Result<StatVfs, StorageError> {
+        rustix::fs::fstatvfs(&self.root).map_err(|e| StorageError::io("stat", &layer.image(), e))
+    }
+
+    /// Holds a limit, by holding the blocks beyond it back from everybody, root included.
+    pub(super) fn hold(&self, layer: &Layer, limit: DiskLimit) -> Result<(), StorageError> {
+        let space = self.space(layer)?;
+        let blocks = beyond(limit, space.f_blocks);
+        fault::around("overlay.hold limit", || {
+            hold_back(&self.device.name(), blocks)
+        })
+        .map_err(|e| StorageError::io("limit", &layer.image(), e))
+    }
+
+    /// Has it grow in use. The file has room for it already.
+    pub(super) fn grow(&self, shape: &Shape) -> io::Result<()> {
+        fault::around("overlay.resize mounted", || {
+            self.device.resized()?;
+            Ok(ext4::resize(self.root.as_fd(), shape.blocks)?)
+        })
+    }
+
+    /// Tells its device the size of the file, after a growth that failed.
+    pub(super) fn resized(&self) -> io::Result<()> {
+        self.device.resized()
+    }
+
+    pub(super) fn into_root(self) -> OwnedFd {
+        self.root
+    }
+}
+
+fn lacks(layer: &Layer, errno: rustix::io::Errno) -> StorageError {
+    StorageError::io("find the directories of a layer in", &layer.image(), errno)
+}
+
+/// Mounts the ext4 of a device.
+pub(super) fn mount(device: &std::path::Path) -> io::Result<OwnedFd> {
+    Ok(block::mount(c"ext4", device, OPTIONS, attr::NODEV)?)
+}
+
+/// Blocks to be held back from a file system with so many, for a limit to be held: at least what the kernel holds back in
+/// any.
+pub(super) fn beyond(limit: DiskLimit, blocks: u64) -> u64 {
+    blocks
+        .saturating_sub(blocks_of(limit))
+        .max(held_back(blocks))
+}
+
+/// Holds blocks back in the mounted ext4 of a device: from then on nothing may take one of them.
+pub(super) fn hold_back(device: &str, blocks: u64) -> io::Result<()> {
+    std::fs::write(held_back_file(device), blocks.to_string())
+}
+
+/// Blocks that are held back.
+pub(super) fn held_back_now(device: &str) -> io::Result<u64> {
+    let text = std::fs::read_to_string(held_back_file(device))?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+fn held_back_file(device: &str) -> PathBuf {
+    ["/sys/fs/ext4", device, "reserved_clusters"]
+        .iter()
+        .collect()
+}
