@@ -16,7 +16,7 @@ use crate::image::{Form, ImageStore};
 use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::btrfs::Btrfs;
-use crate::storage::overlay::Directories;
+use crate::storage::overlay::{self, Directories, Overlay};
 use crate::storage::pool::{self, Pool};
 use crate::storage::{Choice, Driver, Storage};
 use crate::store::{PROBE_DIR, Store, Upgrade, owner};
@@ -74,7 +74,11 @@ fn storage(config: &Config, choice: &Choice) -> Result<Arc<dyn Storage>> {
     tracing::info!(driver = %choice.driver, why = choice.why, "storage");
     let (state_dir, reserve_bytes) = (&config.state_dir, config.storage.reserve_bytes);
     let Some(kind) = &choice.pool else {
-        return Ok(Arc::new(Directories));
+        let settings = overlay::Settings {
+            state_dir: state_dir.clone(),
+            reserve_bytes,
+        };
+        return Ok(Arc::new(Overlay::open(settings)?));
     };
     let pool = Pool::open(pool::Settings {
         state_dir,
