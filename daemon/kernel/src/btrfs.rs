@@ -26,6 +26,8 @@ const SUBVOLUMES: (u64, u64) = (256, u64::MAX - 256);
 /// The tree of quotas: an item for each group.
 const QUOTA_TREE: u64 = 8;
 const GROUP_INFO: u8 = 242;
+/// Of a group, with the id of one that is a member of it, or that it is a member of.
+const RELATION: u8 = 246;
 
 /// Whether a snapshot can be written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,6 +210,23 @@ pub fn groups(fs: impl AsFd) -> nix::Result<Vec<u64>> {
     Ok(keys.into_iter().map(|key| key.offset).collect())
 }
 
+/// The ids of the groups that are members of one.
+///
+/// # Errors
+/// As for [`groups`].
+pub fn members(fs: impl AsFd, group: u64) -> nix::Result<Vec<u64>> {
+    let range = |offset| Key {
+        object: group,
+        kind: RELATION,
+        offset,
+    };
+    let keys = search_all(fs.as_fd(), QUOTA_TREE, range(0), range(u64::MAX))?;
+    let related = keys.into_iter().map(|key| key.offset);
+    Ok(related
+        .filter(|other| other >> LEVEL_SHIFT < group >> LEVEL_SHIFT)
+        .collect())
+}
+
 fn search_all(fs: BorrowedFd<'_>, tree: u64, from: Key, to: Key) -> nix::Result<Vec<Key>> {
     let mut all = Vec::new();
     let mut next = Some(from);
@@ -242,9 +261,7 @@ fn after(key: Key) -> Option<Key> {
 /// The kernel's.
 pub fn enable_quotas(fs: impl AsFd) -> io::Result<Quotas> {
     let fs = fs.as_fd();
-    if let Some(quotas) = quotas(fs)? {
-        return Ok(quotas);
-    }
+    // Also where it counts already: whoever is just about to turn it on is waited for.
     match sys::quota(fs, sys::QUOTA_ENABLE_SIMPLE) {
         Err(Errno::EINVAL | Errno::ENOTTY | Errno::EOPNOTSUPP) => {
             sys::quota(fs, sys::QUOTA_ENABLE)?;

@@ -225,6 +225,8 @@ fn a_group_goes_once_its_members_are_gone() {
     write(dir(top, "root"), "file", 4 * MIB).expect("written");
     let root = id(dir(top, "root")).expect("an id");
     assert_eq!(remove_group(top, GROUP), Err(Errno::EBUSY));
+    assert_eq!(members(top, ALL).expect("listed"), [GROUP]);
+    assert_eq!(members(top, GROUP).expect("listed"), [root]);
 
     destroy(top, "root").expect("destroyed");
     until("group removed", || {

@@ -3,9 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lodge_kernel::btrfs;
-
-use super::roots::{ALL, Roots};
+use super::roots::Roots;
 use crate::fault;
 use crate::storage::StorageError;
 use crate::storage::pool::Pool;
@@ -57,16 +55,14 @@ impl Brake {
         let failed =
             |e: std::io::Error| StorageError::io("limit what all sandboxes take in", pool.dir(), e);
         let room = self.room(pool)?.bytes;
-        let used = all_used(roots).map_err(failed)?;
+        let used = roots.all_used().map_err(failed)?;
         let wanted = used.saturating_add(room);
         let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_worth_it(*limit, wanted, room) {
             return Ok(());
         }
-        fault::around("btrfs.set reserve", || {
-            btrfs::set_limit(roots.fs(), ALL, Some(wanted))
-        })
-        .map_err(|errno| failed(errno.into()))?;
+        fault::around("btrfs.set reserve", || roots.limit_all(wanted))
+            .map_err(|errno| failed(errno.into()))?;
         *limit = Some(wanted);
         Ok(())
     }
@@ -74,13 +70,8 @@ impl Brake {
     /// What all may still take under the limit that is held.
     pub(super) fn left(&self, roots: &Roots) -> std::io::Result<u64> {
         let limit = *self.limit.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(limit.unwrap_or(u64::MAX).saturating_sub(all_used(roots)?))
+        Ok(limit.unwrap_or(u64::MAX).saturating_sub(roots.all_used()?))
     }
-}
-
-fn all_used(roots: &Roots) -> std::io::Result<u64> {
-    let usage = btrfs::usage(roots.fs(), ALL)?;
-    Ok(usage.map_or(0, |usage| usage.exclusive.saturating_add(usage.reserved)))
 }
 
 fn room(size: u64, used: u64, host_free: u64, reserve: u64) -> Room {

@@ -41,7 +41,7 @@ impl Btrfs {
     /// [`StorageError::Unfit`] where sandboxes could get around their limits.
     pub fn open(pool: Pool, reserve_bytes: u64) -> Result<Self, StorageError> {
         refuse_without_filter(&seccomp::base_program())?;
-        let roots = Arc::new(Roots::open(pool.roots_dir())?);
+        let roots = Arc::new(Roots::open(&pool)?);
         let brake = Brake::new(reserve_bytes);
         // Before the first sandbox writes.
         brake.adjust(&pool, &roots)?;

@@ -1,7 +1,9 @@
 //! The btrfs driver: an image is a subvolume, a sandbox is a writable snapshot of it, and a group of level 1 per sandbox
-//! holds its limit. All groups are below one of level 2, whose limit keeps the host's reserve.
+//! holds its limit. All groups are below one of level 2, whose limit keeps the host's reserve. Its number is the pool's own:
+//! a file system that the state directory lies on may have other pools, and groups of whomever.
 //!
 //! ```text
+//! <pool>/volume                    says the pool's number
 //! <pool>/roots/<16 hex>            a sandbox's files; the digits are its number, and the group is 1/<number>
 //! <sandbox's directory>/volume     says which one is its own
 //! ```

@@ -1,10 +1,9 @@
 //! Subvolumes and their groups in the pool. Nothing here knows of sandboxes.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use lodge_kernel::btrfs::{self, Access, GroupUsage, LEVEL_SHIFT, Quotas};
@@ -16,9 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use super::volume::Volume;
 use crate::fault;
 use crate::storage::StorageError;
-
-/// The group that all sandboxes' groups are in.
-pub(super) const ALL: u64 = 2 << LEVEL_SHIFT | 1;
+use crate::storage::pool::Pool;
 
 /// How often a random number may be taken already: once is a wonder.
 const ATTEMPTS: usize = 4;
@@ -28,6 +25,18 @@ const ATTEMPTS: usize = 4;
 pub(super) struct Roots {
     path: PathBuf,
     dir: File,
+    /// The group that all sandboxes' groups are in.
+    all: u64,
+    owner: Owner,
+}
+
+/// Whose the file system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// A pool's own, in its file: every group is one of it.
+    Pool,
+    /// The host's: there are groups that are nobody's business.
+    Host,
 }
 
 /// Subvolumes that are destroyed, and whose group is to go with them.
@@ -39,21 +48,39 @@ pub(super) struct Destroyed {
 }
 
 impl Roots {
-    /// Opens the directory, makes it if need be, and has its file system count.
-    pub(super) fn open(path: PathBuf) -> Result<Self, StorageError> {
-        DirBuilder::new()
-            .mode(0o700)
-            .recursive(true)
-            .create(&path)
-            .map_err(|e| StorageError::io("create", &path, e))?;
+    /// Opens the directory of a pool, and has its file system count.
+    pub(super) fn open(pool: &Pool) -> Result<Self, StorageError> {
+        let path = pool.roots_dir();
         let dir = File::open(&path).map_err(|e| StorageError::io("open", &path, e))?;
         let quotas = fault::around("btrfs.enable quotas", || btrfs::enable_quotas(&dir))
             .map_err(|e| StorageError::io("have quotas counted on", &path, e))?;
         refuse_full_quotas(quotas)?;
-        match btrfs::create_group(&dir, ALL) {
-            Ok(()) | Err(Errno::EEXIST) => Ok(Self { path, dir }),
-            Err(error) => Err(StorageError::io("make the group of", &path, error)),
+        let all = number_of(pool.dir())?.group_of_all();
+        match btrfs::create_group(&dir, all) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(StorageError::io("make the group of", &path, error)),
         }
+        let owner = match pool.file() {
+            Some(_) => Owner::Pool,
+            None => Owner::Host,
+        };
+        Ok(Self {
+            path,
+            dir,
+            all,
+            owner,
+        })
+    }
+
+    /// What all sandboxes have, in bytes.
+    pub(super) fn all_used(&self) -> io::Result<u64> {
+        let usage = btrfs::usage(self.fs(), self.all)?;
+        Ok(usage.map_or(0, |usage| usage.exclusive.saturating_add(usage.reserved)))
+    }
+
+    /// Limits what all sandboxes have.
+    pub(super) fn limit_all(&self, bytes: u64) -> nix::Result<()> {
+        btrfs::set_limit(self.fs(), self.all, Some(bytes))
     }
 
     /// For ioctls on the file system.
@@ -112,7 +139,7 @@ impl Roots {
 
     fn make_group_of(&self, volume: Volume) -> nix::Result<()> {
         btrfs::create_group(self.fs(), volume.group())?;
-        btrfs::assign(self.fs(), volume.group(), ALL)
+        btrfs::assign(self.fs(), volume.group(), self.all)
     }
 
     /// The root directory (O_PATH).
@@ -226,7 +253,12 @@ impl Roots {
             // What is not named by us is not ours.
             all.extend(name.to_str().and_then(Volume::parse));
         }
-        let groups = btrfs::groups(self.fs()).map_err(|e| listed(e.into()))?;
+        let groups = match self.owner {
+            // Also those that were not put into the group of all any more.
+            Owner::Pool => btrfs::groups(self.fs()),
+            Owner::Host => btrfs::members(self.fs(), self.all),
+        };
+        let groups = groups.map_err(|e| listed(e.into()))?;
         all.extend(groups.into_iter().filter_map(Volume::of_group));
         all.sort_unstable();
         all.dedup();
@@ -235,6 +267,9 @@ impl Roots {
 
     /// Removes the groups that destroyed subvolumes left on kernels before 6.11.
     pub(super) fn remove_groups_of_nothing(&self) -> nix::Result<()> {
+        if self.owner == Owner::Host {
+            return Ok(());
+        }
         let there = btrfs::all_subvolumes(self.fs())?;
         for group in btrfs::groups(self.fs())? {
             // The top of the file system is no entry of the list.
@@ -249,6 +284,17 @@ impl Roots {
 
 /// The last id of the file system's own trees.
 const TOP: u64 = 255;
+
+/// The number of a pool. One that has none gets one.
+fn number_of(dir: &Path) -> Result<Volume, StorageError> {
+    let failed = |e| StorageError::io("read the number of", dir, e);
+    if let Some(number) = Volume::read(dir).map_err(failed)? {
+        return Ok(number);
+    }
+    let number = Volume::random().map_err(failed)?;
+    number.write(dir)?;
+    Ok(number)
+}
 
 /// With full quotas a snapshot that gets into a group makes all figures wrong, and stops them, until everything is counted anew.
 fn refuse_full_quotas(quotas: Quotas) -> Result<(), StorageError> {

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::removals::Removals;
 use super::roots::Roots;
@@ -14,6 +15,8 @@ use crate::error::chain;
 
 /// Roots kept of an image: as many as are often wanted at once.
 const READY: usize = 2;
+/// From a create to the making of the next one: what a create still writes itself would wait for the commit.
+const QUIET: Duration = Duration::from_millis(50);
 /// Images that are kept roots of, those most lately used. Who works with more of them waits now and then.
 const IMAGES_MAX: usize = 4;
 
@@ -36,6 +39,7 @@ struct Shared {
 struct State {
     /// The most lately used one first.
     images: VecDeque<OfImage>,
+    last_taken: Option<Instant>,
     is_over: bool,
 }
 
@@ -126,17 +130,27 @@ impl State {
         });
         image.has_failed = false;
         let taken = image.ready.pop();
+        self.last_taken = Some(Instant::now());
         self.images.push_front(image);
         taken
+    }
+
+    fn has_work(&self) -> bool {
+        self.images.len() > IMAGES_MAX || self.images.iter().any(OfImage::is_lacking)
     }
 
     fn work(&mut self) -> Option<Work> {
         if self.images.len() > IMAGES_MAX {
             return Some(Work::Destroy(volumes(self.images.split_off(IMAGES_MAX))));
         }
-        let lacks = |image: &&OfImage| image.ready.len() < READY && !image.has_failed;
-        let lacking = self.images.iter().find(lacks);
+        let lacking = self.images.iter().find(|image| image.is_lacking());
         lacking.map(|image| Work::Make(image.path.clone()))
+    }
+}
+
+impl OfImage {
+    fn is_lacking(&self) -> bool {
+        self.ready.len() < READY && !self.has_failed
     }
 }
 
@@ -162,11 +176,16 @@ impl Shared {
             if state.is_over {
                 return None;
             }
-            if let Some(work) = state.work() {
-                return Some(work);
-            }
-            let waited = self.changed.wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
+            let since = state.last_taken.map_or(QUIET, |taken| taken.elapsed());
+            state = if !state.has_work() {
+                let waited = self.changed.wait(state);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            } else if since < QUIET {
+                let waited = self.changed.wait_timeout(state, QUIET - since);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                return state.work();
+            };
         }
     }
 

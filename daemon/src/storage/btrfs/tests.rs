@@ -55,10 +55,14 @@ impl<'a> Host<'a> {
     }
 
     fn start_with_reserve(state: &'a Path, reserve: u64) -> Self {
+        Self::start_in(state, &PoolKind::File, reserve)
+    }
+
+    fn start_in(state: &'a Path, kind: &PoolKind, reserve: u64) -> Self {
         fs::create_dir_all(state.join("trash")).expect("made");
         let pool = Pool::open(Settings {
             state_dir: state,
-            kind: &PoolKind::File,
+            kind,
             bytes: Some(POOL),
         });
         let driver = Btrfs::open(pool.expect("a pool"), reserve).expect("opened");
@@ -393,6 +397,39 @@ fn the_next_daemon_finds_sandboxes_and_removes_what_is_nobodys() {
                 .count(),
             1
         );
+    });
+}
+
+/// As where state directories lie on btrfs themselves.
+#[test]
+fn pools_on_one_file_system_leave_each_other_alone() {
+    let state = state();
+    daemon(|| {
+        let outer = Host::start(state.path());
+        let image = outer.image("image", MIB);
+        let full = outer.create("a", &image, limit(8 * MIB));
+        let pool = File::open(state.path().join("pool")).expect("open");
+        let foreign = 1 << btrfs::LEVEL_SHIFT | 5;
+        btrfs::create_group(&pool, foreign).expect("made");
+
+        let other = state.path().join("pool/other");
+        let start = |reserve| Host::start_in(&other, &PoolKind::Directory, reserve);
+        let a = start(0).create("a", &image, limit(8 * MIB));
+        a.write("file", MIB).expect("room");
+        drop(a);
+        let next = start(0);
+        next.driver.sweep(&[]).expect("swept");
+        next.until_all_is_removed();
+        assert_eq!(next.roots().len(), 0);
+        drop(next);
+
+        assert!(full.fill() <= 8 * MIB, "its limit is held");
+        assert!(btrfs::groups(&pool).expect("listed").contains(&foreign));
+        // The other's reserve is the other's alone.
+        let other = start(u64::MAX);
+        other.driver.admit().expect_err("no room");
+        fs::remove_file(full.root.join("filler")).expect("removed");
+        full.write("file", 4 * MIB).expect("room");
     });
 }
 

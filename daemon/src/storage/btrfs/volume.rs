@@ -55,6 +55,11 @@ impl Volume {
         (volume.group() == group).then_some(volume)
     }
 
+    /// The group of level 2 that a pool with this number has for all its sandboxes.
+    pub(super) const fn group_of_all(self) -> u64 {
+        2 << LEVEL_SHIFT | self.0
+    }
+
     /// The id of its group.
     pub(super) const fn group(self) -> u64 {
         1 << LEVEL_SHIFT | self.0
