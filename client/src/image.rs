@@ -48,6 +48,28 @@ pub struct Image {
     pub left_out: Vec<String>,
 }
 
+/// What [`Images::prune`] removed, or what it would.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// The images, by their first names.
+    pub images: Vec<PrunedImage>,
+    /// Bytes of their files, of layers that no other image has.
+    pub freed_bytes: u64,
+}
+
+/// An image that went, or would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrunedImage {
+    /// `sha256:` and 64 hexadecimal digits.
+    pub digest: String,
+    /// The names that it had.
+    pub names: Vec<String>,
+    /// Bytes of its files, unpacked; also of layers that other images have.
+    pub size_bytes: u64,
+}
+
 /// How far an import is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -131,6 +153,37 @@ impl Images {
         Ok(answer(Some(CALL_DEADLINE), service.remove(request))
             .await?
             .removed)
+    }
+
+    /// Removes all images that no sandbox uses, with all their names.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION while there is a sandbox whose record cannot be read: it may be made from any of them.
+    pub async fn prune(&self) -> Result<Pruned> {
+        self.pruned(false).await
+    }
+
+    /// What [`prune`](Self::prune) would remove now. Changes nothing.
+    ///
+    /// # Errors
+    /// Those of [`prune`](Self::prune).
+    pub async fn prunable(&self) -> Result<Pruned> {
+        self.pruned(true).await
+    }
+
+    async fn pruned(&self, dry_run: bool) -> Result<Pruned> {
+        let mut service = self.client.image_service();
+        let request = pb::PruneImagesRequest { dry_run };
+        // Any number of images, each with any number of files: as long as it takes.
+        let pruned = answer(None, service.prune(request)).await?;
+        Ok(Pruned {
+            images: pruned
+                .images
+                .into_iter()
+                .map(PrunedImage::from_wire)
+                .collect(),
+            freed_bytes: pruned.freed_bytes,
+        })
     }
 }
 
@@ -218,6 +271,16 @@ impl Progress {
             stage: progress.stage,
             bytes: progress.bytes,
             entries: progress.entries,
+        }
+    }
+}
+
+impl PrunedImage {
+    fn from_wire(image: pb::PrunedImage) -> Self {
+        Self {
+            digest: image.digest,
+            names: image.names,
+            size_bytes: image.size_bytes,
         }
     }
 }

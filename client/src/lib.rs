@@ -87,7 +87,7 @@ pub use disk::{HostDisk, NodeDisk, SandboxDisk, StorageAbility};
 pub use endpoint::{DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 pub use error::{ApiError, Broken, Error, Result};
 pub use idle::{IdlePolicy, ResumeMode};
-pub use image::{Image, Images, Import, Progress};
+pub use image::{Image, Images, Import, Progress, Pruned, PrunedImage};
 pub use info::{Enforcement, LimitStatus, SandboxInfo, SandboxState};
 pub use limits::Limits;
 pub use list::List;

@@ -652,6 +652,29 @@ fn a_directory_is_packed_and_imported() {
 }
 
 #[test]
+fn a_pruning_tells_what_went_and_what_would_go() {
+    let lodge = Lodge::new();
+    let out = lodge.output(&["image", "prune", "--dry-run"]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let row = text(&out.stdout).lines().nth(1).unwrap().to_owned();
+    let row: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(row, ["old,older", &digest, "3.0", "MiB"]);
+    assert_eq!(
+        text(&out.stderr),
+        "lodge: 1 image(s) would go, and 2.0 MiB would be free again\n"
+    );
+    let out = lodge.output(&["image", "prune", "--dry-run", "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(told["freed_bytes"], 2 << 20);
+    assert_eq!(told["images"][0]["names"][1], "older");
+    let out = lodge.output(&["image", "prune"]);
+    assert_eq!(out.status.code(), Some(0));
+    assert_eq!(text(&out.stdout), "");
+    assert_eq!(text(&out.stderr), "lodge: every image is in use\n");
+}
+
+#[test]
 fn each_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let out = lodge(&["completion", shell]).output().unwrap();

@@ -319,7 +319,7 @@ async fn sandboxes_are_managed() -> Result<()> {
     Ok(())
 }
 
-/// Images are imported from a file, listed and removed.
+/// Images are imported from a file, listed, removed by name, and removed for want of use.
 #[tokio::test(flavor = "multi_thread")]
 async fn images_are_managed() -> Result<()> {
     let daemon = Daemon::start(Options {
@@ -346,8 +346,34 @@ async fn images_are_managed() -> Result<()> {
     lodge(&daemon, &["image", "rm", "small"])
         .await?
         .exited(125)?;
+    let prune = lodge(&daemon, &["image", "prune"]).await?;
+    ensure!(prune.exited(0)?.text().is_empty(), "{}", prune.text());
+    ensure!(prune.stderr.contains("in use"), "{}", prune.stderr);
     lodge(&daemon, &["rm", "c"]).await?.exited(0)?;
+    let told = lodge(&daemon, &["image", "prune", "--dry-run", "--json"]).await?;
+    let told = told.exited(0)?.json()?;
+    ensure!(
+        told["images"][0]["names"] == serde_json::json!(["small"]),
+        "{told}"
+    );
+    ensure!(
+        told["freed_bytes"] == told["images"][0]["size_bytes"],
+        "{told}"
+    );
     lodge(&daemon, &["image", "rm", "small"]).await?.exited(0)?;
+    lodge(&daemon, &["image", "import", "--name", "small", &path])
+        .await?
+        .exited(0)?;
+    let prune = lodge(&daemon, &["image", "prune"]).await?;
+    ensure!(
+        prune.exited(0)?.text().contains("small"),
+        "{}",
+        prune.text()
+    );
+    ensure!(prune.stderr.contains("removed 1 image"), "{}", prune.stderr);
+    lodge(&daemon, &["image", "rm", "small"])
+        .await?
+        .exited(125)?;
     Ok(())
 }
 

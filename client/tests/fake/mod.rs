@@ -581,6 +581,25 @@ impl ImageService for Fake {
     async fn remove(&self, _: Request<pb::RemoveImageRequest>) -> Answer<pb::RemoveImageResponse> {
         Ok(Response::new(pb::RemoveImageResponse { removed: true }))
     }
+
+    /// Answers with one image that has two names, or with none if it was no dry run.
+    async fn prune(
+        &self,
+        request: Request<pb::PruneImagesRequest>,
+    ) -> Answer<pb::PruneImagesResponse> {
+        if !request.into_inner().dry_run {
+            return Ok(Response::new(pb::PruneImagesResponse::default()));
+        }
+        let image = pb::PrunedImage {
+            digest: format!("sha256:{}", "0".repeat(64)),
+            names: vec!["old".into(), "older".into()],
+            size_bytes: 3 << 20,
+        };
+        Ok(Response::new(pb::PruneImagesResponse {
+            images: vec![image],
+            freed_bytes: 2 << 20,
+        }))
+    }
 }
 
 fn sandbox() -> pb::Sandbox {

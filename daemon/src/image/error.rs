@@ -33,6 +33,12 @@ pub enum ImageError {
         /// How many use it.
         sandboxes: u32,
     },
+    /// Sandboxes may use any image, since what they are made from cannot be read.
+    #[error("{sandboxes} damaged sandbox(es) may be made from any image")]
+    UsesUnknown {
+        /// How many.
+        sandboxes: u32,
+    },
     /// The archive ends too early.
     #[error("the archive is truncated: it ends in {inside}")]
     Truncated {
@@ -203,6 +209,7 @@ impl ImageError {
             Self::Name { .. } => (InvalidArgument, "INVALID_IMAGE_NAME"),
             Self::NotFound { .. } => (NotFound, "IMAGE_NOT_FOUND"),
             Self::InUse { .. } => (FailedPrecondition, "IMAGE_IN_USE"),
+            Self::UsesUnknown { .. } => (FailedPrecondition, "IMAGE_USES_UNKNOWN"),
             Self::Truncated { .. } => (InvalidArgument, "ARCHIVE_TRUNCATED"),
             Self::Header { .. } | Self::Decompress(_) => (InvalidArgument, "ARCHIVE_DAMAGED"),
             Self::Entry { .. } => (InvalidArgument, "ARCHIVE_ENTRY_REFUSED"),
@@ -231,6 +238,9 @@ impl ImageError {
             }
             Self::NotFound { .. } => "`lodge image ls` shows the images of this host",
             Self::InUse { .. } => "delete those sandboxes first",
+            Self::UsesUnknown { .. } => {
+                "`lodge ls` shows damaged sandboxes; mend or delete them, or remove images by name"
+            }
             Self::Truncated { .. } | Self::Header { .. } | Self::Decompress(_) => {
                 "make or copy the archive again"
             }

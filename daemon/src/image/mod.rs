@@ -14,6 +14,9 @@ pub use error::ImageError;
 /// The images of a directory: import, look up, list, remove.
 mod store;
 pub use store::{Image, ImageStore, LayerPath, Pin, Removed};
+/// Removing all images that nobody uses.
+mod prune;
+pub use prune::{Pruned, Pruning, Uses};
 /// How much an import may use, and how far it is.
 mod budget;
 /// Where things lie in the images directory.

@@ -76,13 +76,13 @@ pub enum Removed {
 /// The images of a directory. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
-    directory: Directory,
+    pub(super) directory: Directory,
     limits: Limits,
-    pins: Arc<Pins>,
+    pub(super) pins: Arc<Pins>,
 }
 
 /// Images that somebody is about to use, and how many times.
-type Pins = Mutex<HashMap<Digest, u32>>;
+pub(super) type Pins = Mutex<HashMap<Digest, u32>>;
 
 /// Keeps an image from being removed, from its look-up until a record says that a sandbox uses it.
 #[derive(Debug)]
@@ -307,7 +307,7 @@ impl ImageStore {
     }
 
     /// Layers go by way of staging, so that half of one never looks like a layer.
-    fn remove_unused_layers(&self, index: &Index) -> Result<(), ImageError> {
+    pub(super) fn remove_unused_layers(&self, index: &Index) -> Result<(), ImageError> {
         let failed = |e| ImageError::io("remove", "an unused layer", e);
         let used = index.layers(self.directory.form());
         let staging = Staging::new(&self.directory)?;

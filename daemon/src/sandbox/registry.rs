@@ -221,6 +221,12 @@ impl<R: Runtime> Registry<R> {
         u32::try_from(users.count()).unwrap_or(u32::MAX)
     }
 
+    /// Sandboxes, of all tenants, whose records cannot be read: they may be made from any image.
+    pub fn uses_unknown(&self) -> u32 {
+        let unread = self.table.all().into_iter().filter(|h| h.spec().is_none());
+        u32::try_from(unread.count()).unwrap_or(u32::MAX)
+    }
+
     async fn get_or_create(&self, tenant: &Tenant, request: &Acquire) -> Result<Obtained<R::Live>> {
         if let Some(handle) = self.table.by_name(tenant, &request.name) {
             self.check_image(&handle, request).await?;

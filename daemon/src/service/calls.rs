@@ -114,6 +114,9 @@ pub trait Service: Clone + Send + Sync + 'static {
     /// Sandboxes, of all tenants, that are made from this image.
     fn image_uses(&self, image: &Digest) -> u32;
 
+    /// Sandboxes, of all tenants, of which it is not known what they are made from.
+    fn image_uses_unknown(&self) -> u32;
+
     /// What this daemon is and can do.
     fn info(&self) -> NodeInfo;
 

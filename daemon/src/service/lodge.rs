@@ -104,6 +104,10 @@ impl Service for Lodge {
         self.registry.uses(image)
     }
 
+    fn image_uses_unknown(&self) -> u32 {
+        self.registry.uses_unknown()
+    }
+
     fn info(&self) -> NodeInfo {
         let platform = self.registry.platform();
         NodeInfo {

@@ -3,6 +3,7 @@
 mod build; // `lodge image build`
 mod import; // `lodge image import`
 mod ls; // `lodge image ls`
+mod prune; // `lodge image prune`
 mod rm; // `lodge image rm`
 
 mod archive; // where an archive's bytes come from, and whether they all came
@@ -15,7 +16,7 @@ use clap::Subcommand;
 
 use crate::cli::Daemon;
 
-/// Import, build, list and remove images
+/// Import, build, list, remove and prune images
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -28,6 +29,7 @@ enum Command {
     Build(build::Args),
     Ls(ls::Args),
     Rm(rm::Args),
+    Prune(prune::Args),
 }
 
 pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
@@ -36,5 +38,6 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
         Command::Build(args) => build::execute(args, daemon).await,
         Command::Ls(args) => ls::execute(args, daemon).await,
         Command::Rm(args) => rm::execute(args, daemon).await,
+        Command::Prune(args) => prune::execute(args, daemon).await,
     }
 }

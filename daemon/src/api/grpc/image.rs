@@ -20,7 +20,7 @@ use self::incoming::{first_name, forward};
 use self::worker::{Reporter, Worker};
 use super::status::status;
 use crate::error::{Error, ErrorKind};
-use crate::image::{Image, ImageError, ImageRef, Removed};
+use crate::image::{Digest, Image, ImageError, ImageRef, Pruning, Removed, Uses};
 use crate::service::Service;
 
 /// Imports at once. They write to one disk and unpack one after the other.
@@ -114,6 +114,41 @@ impl<S: Service> wire::image_service_server::ImageService for ImageServer<S> {
         let removed = removed.await? == Removed::Image;
         Ok(Response::new(wire::RemoveImageResponse { removed }))
     }
+
+    async fn prune(
+        &self,
+        request: Request<wire::PruneImagesRequest>,
+    ) -> Result<Response<wire::PruneImagesResponse>, Status> {
+        let pruning = match request.into_inner().dry_run {
+            true => Pruning::Tried,
+            false => Pruning::Done,
+        };
+        let pruned = blocking(self.service.clone(), move |service| {
+            service.images().prune(pruning, &UsesOf(service))
+        });
+        let pruned = pruned.await?;
+        if pruning == Pruning::Done {
+            let (images, bytes) = (pruned.images.len(), pruned.freed_bytes);
+            tracing::info!(images, bytes, "images pruned");
+        }
+        Ok(Response::new(wire::PruneImagesResponse {
+            images: pruned.images.into_iter().map(pruned_to_wire).collect(),
+            freed_bytes: pruned.freed_bytes,
+        }))
+    }
+}
+
+/// The sandboxes of a service as users of images.
+struct UsesOf<'a, S>(&'a S);
+
+impl<S: Service> Uses for UsesOf<'_, S> {
+    fn of(&self, image: &Digest) -> u32 {
+        self.0.image_uses(image)
+    }
+
+    fn unknown(&self) -> u32 {
+        self.0.image_uses_unknown()
+    }
 }
 
 /// Runs a blocking call of the store off the runtime's threads.
@@ -138,6 +173,14 @@ fn too_many() -> Status {
 
 fn event(event: Event) -> wire::ImportEvent {
     wire::ImportEvent { event: Some(event) }
+}
+
+fn pruned_to_wire(image: Image) -> wire::PrunedImage {
+    wire::PrunedImage {
+        digest: image.digest.to_string(),
+        names: image.names.into_iter().map(String::from).collect(),
+        size_bytes: image.size_bytes,
+    }
 }
 
 fn to_wire(service: &impl Service, image: Image) -> wire::Image {

@@ -9,6 +9,8 @@ mod pool;
 
 /// `docker save` and OCI archives.
 mod layers;
+/// Removing what nobody uses.
+mod prune;
 /// Layers as subvolumes.
 mod subvolumes;
 /// Names, sharing, removal, interruption.
