@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use lodge_tests::binary;
+use lodge_tests::storage::Driver;
 
 use crate::tour::Flood;
 
@@ -84,9 +85,35 @@ fn names() -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
+/// Acts of the drivers that are not reached on the tour. Those on a file system that sandboxes share are in `pool.rs`.
+const OFF_TOUR: &[&str] = &[
+    // A template is there since the neighbour was made, and the image has room for the limit of the update.
+    "overlay.make template",
+    "overlay.place template",
+    "overlay.extend image",
+    "overlay.resize image",
+    "overlay.resize mounted",
+    // Nothing can make a subvolume inside.
+    "btrfs.destroy nested",
+];
+
+/// Whether the tour gets there, with the driver that the tests are run on.
+fn is_on_tour(name: &str, driver: Driver) -> bool {
+    let act = name.trim_end_matches(".done");
+    match act.split_once('.') {
+        // The first start of a state directory, and pools.
+        Some(("storage" | "pool", _)) => false,
+        Some((of @ ("overlay" | "btrfs"), _)) => of == driver.name() && !OFF_TOUR.contains(&act),
+        _ => true,
+    }
+}
+
 /// `action` at every point that is reached without a failure elsewhere.
 pub(crate) fn faults(action: &str) -> Result<Vec<Fault>> {
-    let names = names()?.into_iter().filter(|name| !name.ends_with(".undo"));
+    let driver = Driver::of_tests()?;
+    let names = names()?
+        .into_iter()
+        .filter(|name| !name.ends_with(".undo") && is_on_tour(name, driver));
     let mut all = Vec::new();
     for point in names {
         all.push(Fault::at(&point, action));
