@@ -1,8 +1,9 @@
 //! Holding layers back from the host's reserve: images are sparse, so that together they promise more than the host has.
 //!
 //! What is free beyond the reserve is shared out among the layers that are mounted: each may allocate its share until the
-//! next look, and no more, however fast it writes. So there is no race with a writer. What a layer has allocated and not
-//! written (fallocate(2), dirty pages) will be taken from the host without being asked for again, and is counted as taken.
+//! next look, and no more, however fast it writes. One that is mounted, or gets another limit, between two looks has all of its
+//! limit until the next one: that is the gap, of a second. What a layer has allocated and not written (fallocate(2), dirty
+//! pages) will be taken from the host without being asked for again, and is counted as taken.
 //! Inode tables and the journal of layers come on top, and are what a reserve is for.
 
 use std::fs::{self, File};
