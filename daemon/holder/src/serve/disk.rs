@@ -10,9 +10,9 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::{Statfs, fstatfs};
 
-/// With less left than this, in bytes, a write into the root file system has failed or is about to: a file system keeps
-/// some blocks for its own books.
-const ROOM: u64 = 64 * 1024;
+/// With less left than this, in bytes, a write into the root file system has failed or is about to: a large write is taken in
+/// pieces of up to a huge page, and one for which there is no room fails as a whole, with the rest left free.
+const ROOM: u64 = 2 * 1024 * 1024;
 
 /// The file systems that commands write to.
 pub(super) struct Disk {
@@ -92,7 +92,7 @@ mod tests {
         };
         let nothing: [i32; 0] = [];
         assert_eq!(disk.without_room(), nothing);
-        write(&disk.root, 65 * 1024);
+        write(&disk.root, 2 * 1024 * 1024 + 1);
         assert_eq!(disk.without_room(), [i32::from(NoRoom::Root)]);
         write(&disk.shm, 4097);
         assert_eq!(
