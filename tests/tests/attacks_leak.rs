@@ -18,6 +18,21 @@ async fn attack_l01_neighbours_environment_and_files() -> Result<()> {
     arena.check().await
 }
 
+/// The files of loop devices have ids of other sandboxes in their paths, and the groups of btrfs tell what each of those has.
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_and_file_systems_of_the_host_are_out_of_sight() -> Result<()> {
+    let arena = Arena::new().await?;
+    let on_host = fs::read_dir("/sys/block")?.filter_map(Result::ok);
+    let files = on_host.filter(|device| device.path().join("loop/backing_file").exists());
+    ensure!(files.count() > 0, "either driver has a loop device");
+    let search = "cat /sys/block/*/loop/backing_file /sys/class/block/*/loop/backing_file \
+        /sys/devices/virtual/block/*/loop/backing_file 2>/dev/null; ls -A /sys/fs/btrfs /sys/fs/ext4 | grep -v :; true";
+    let ran = arena.attacker.run(search).root().await?;
+    let ran = ran.exited(0)?;
+    ensure!(ran.text().trim().is_empty(), "{}", ran.story());
+    arena.check().await
+}
+
 /// The environment of a command is exactly what is documented and what the call gave: nothing of the daemon's.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_l02_daemons_environment() -> Result<()> {

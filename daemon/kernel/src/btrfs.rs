@@ -54,7 +54,8 @@ pub struct GroupUsage {
     pub referenced: u64,
     /// What nobody else refers to: what a limit is about. With simple quotas the same as `referenced`.
     pub exclusive: u64,
-    /// What is promised to writes that are not on disk: a limit is about this, too.
+    /// What is promised to files whose data is not on disk yet: a limit is about this, too. What is promised to changes of
+    /// directories is left out: it is many times what they take, and given back before a write is refused.
     pub reserved: u64,
     /// The limit, if there is one.
     pub limit: Option<u64>,
@@ -356,11 +357,7 @@ pub fn usage(fs: impl AsFd, group: u64) -> io::Result<Option<GroupUsage>> {
         Ok(GroupUsage {
             referenced: figure("referenced")?,
             exclusive: figure("exclusive")?,
-            reserved: ["rsv_data", "rsv_meta_pertrans", "rsv_meta_prealloc"]
-                .into_iter()
-                .try_fold(0, |sum: u64, name| {
-                    Ok::<_, io::Error>(sum.saturating_add(figure(name)?))
-                })?,
+            reserved: figure("rsv_data")?,
             limit: limited.then_some(limit),
         })
     };
