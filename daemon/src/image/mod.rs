@@ -1,8 +1,9 @@
 //! Images: what a new sandbox's root file system starts as. The map, in reading order.
 //!
-//! An image is a list of layers, each a directory that is stored once under the digest of its tar stream, and a
-//! config. Everything in an archive is hostile: entries are parsed by the `tar` crate's header types and written by
-//! our own extractor, below a directory that we made. No program is ever run on an archive, not even a decompressor.
+//! An image is a list of layers and a config. A layer is stored once: for overlays as a directory with its own files, on
+//! btrfs as a subvolume with those of all layers up to it. Everything in an archive is hostile: entries are parsed by the
+//! `tar` crate's header types and written by our own extractor, below a directory that we made. No program is ever run on
+//! an archive, not even a decompressor.
 
 /// Names and digests.
 mod name;
