@@ -441,6 +441,25 @@ fn a_missing_subvolume_is_named_and_mended() {
     assert_eq!(seen(&only_root(&image)), before);
 }
 
+/// Killed once the layers had their places, before the index had the image; or once the index had it no more.
+#[test]
+fn a_subvolume_that_no_image_has_goes_at_the_next_start() {
+    let pool = Pool::new();
+    let arena = Arena::on(&pool);
+    let image = arena.import(&saved_layers(&layers())).expect("imported");
+    let listing = arena.listing();
+    for unused in ["layers", "staging"].map(|part| arena.images().join(part).join("0".repeat(64))) {
+        fs::create_dir(&unused).expect("made");
+        let (dir, below) = (fs::File::open(&unused), fs::File::open(only_root(&image)));
+        let (dir, below) = (dir.expect("opened"), below.expect("opened"));
+        btrfs::snapshot(below, dir, "root", btrfs::Access::ReadOnly, &[]).expect("made");
+    }
+    assert_eq!(subvolumes(&pool).len(), 5);
+    let store = opened(&arena.images(), Form::Subvolumes).expect("opened");
+    assert_eq!((arena.listing(), subvolumes(&pool).len()), (listing, 3));
+    assert_eq!(store.resolve(&named("test")).expect("whole"), image);
+}
+
 /// Says to a process of this test where it is to import, and at which step it is to die.
 const CHILD: &str = "LODGE_TEST_IMPORT_INTO";
 
