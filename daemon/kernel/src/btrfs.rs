@@ -142,7 +142,16 @@ pub fn sync(fs: impl AsFd) -> nix::Result<()> {
 /// # Errors
 /// The kernel's.
 pub fn start_commit(fs: impl AsFd) -> nix::Result<()> {
-    sys::start_sync(fs.as_fd())
+    sys::start_sync(fs.as_fd()).map(drop)
+}
+
+/// Waits for a commit: what was removed is counted no more. Files are not written for it, other than by [`sync`].
+///
+/// # Errors
+/// The kernel's.
+pub fn commit(fs: impl AsFd) -> nix::Result<()> {
+    let transaction = sys::start_sync(fs.as_fd())?;
+    sys::wait_sync(fs.as_fd(), transaction)
 }
 
 /// Gives the file system this size on its only device.

@@ -15,6 +15,7 @@ const TREE_SEARCH: libc::Ioctl = 0xD000_9411;
 const INO_LOOKUP: libc::Ioctl = 0xD000_9412;
 const SYNC: libc::Ioctl = 0x9408;
 const START_SYNC: libc::Ioctl = 0x8008_9418;
+const WAIT_SYNC: libc::Ioctl = 0x4008_9416;
 const FS_INFO: libc::Ioctl = 0x8400_941F;
 const QUOTA_CTL: libc::Ioctl = 0xC010_9428;
 const QGROUP_ASSIGN: libc::Ioctl = 0x4018_9429;
@@ -178,12 +179,17 @@ pub(crate) fn sync(fs: BorrowedFd<'_>) -> nix::Result<()> {
     Errno::result(unsafe { libc::ioctl(fs.as_raw_fd(), SYNC) }).map(drop)
 }
 
-/// Begins a commit, and does not wait for it.
-pub(crate) fn start_sync(fs: BorrowedFd<'_>) -> nix::Result<()> {
+/// Begins a commit, and does not wait for it. The number of the transaction.
+pub(crate) fn start_sync(fs: BorrowedFd<'_>) -> nix::Result<u64> {
     let mut transaction = 0_u64;
     // SAFETY: BTRFS_IOC_START_SYNC writes one u64 to a place that is valid for the call.
-    Errno::result(unsafe { libc::ioctl(fs.as_raw_fd(), START_SYNC, &raw mut transaction) })
-        .map(drop)
+    Errno::result(unsafe { libc::ioctl(fs.as_raw_fd(), START_SYNC, &raw mut transaction) })?;
+    Ok(transaction)
+}
+
+/// Waits until a transaction is on disk.
+pub(crate) fn wait_sync(fs: BorrowedFd<'_>, transaction: u64) -> nix::Result<()> {
+    with_numbers(WAIT_SYNC, fs, [transaction])
 }
 
 /// The uuid of the file system.

@@ -178,7 +178,7 @@ impl Storage for Btrfs {
         let mut used = self.roots.usage(volume)?.exclusive;
         if used > limit.bytes {
             // What was deleted lately may still be counted.
-            btrfs::sync(self.roots.fs()).map_err(|e| StorageError::io("sync", dir, e))?;
+            btrfs::commit(self.roots.fs()).map_err(|e| StorageError::io("commit", dir, e))?;
             used = self.roots.usage(volume)?.exclusive;
         }
         if used > limit.bytes {
@@ -191,7 +191,16 @@ impl Storage for Btrfs {
     }
 
     fn usage(&self, dir: &Path, _: Option<&Path>) -> Result<DiskUsage, StorageError> {
-        let usage = self.roots.usage(volume_of(dir)?)?;
+        let volume = volume_of(dir)?;
+        let mut usage = self.roots.usage(volume)?;
+        if usage
+            .limit
+            .is_some_and(|limit| usage.exclusive.saturating_add(GRAIN) > limit)
+        {
+            // What was removed is counted until the next commit, and would pass for a full disk.
+            btrfs::commit(self.roots.fs()).map_err(|e| StorageError::io("commit", dir, e))?;
+            usage = self.roots.usage(volume)?;
+        }
         let bytes = usage.exclusive.saturating_add(usage.reserved);
         let left = self.brake.left(&self.roots);
         let left =

@@ -228,7 +228,9 @@ fn a_full_sandbox_can_delete_and_write_again() {
         let sandbox = host.create("a", &image, limit(32 * MIB));
         sandbox.write("old", 8 * MIB).expect("room");
         sandbox.fill();
+        assert!(host.is_full(&sandbox));
         fs::remove_file(sandbox.root.join("old")).expect("removed");
+        assert!(!host.is_full(&sandbox), "at once");
         sandbox.write("new", 4 * MIB).expect("room again");
         sandbox.write("newer", 16 * MIB).expect_err("not as much");
         // To cut a file takes a little room, to remove it none.
