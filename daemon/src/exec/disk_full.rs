@@ -1,5 +1,5 @@
 //! Where a sandbox had no room left when a command had ended: what PID 1 saw of its file systems, and what the storage driver
-//! says of the sandbox's own limit, which is not always one of a file system.
+//! says of the sandbox's own limit where that is not one of a file system.
 //!
 //! Whether this command filled it nobody can tell: another run of the sandbox may have, or an earlier one.
 

@@ -265,7 +265,7 @@ fn outcome(
     started: Instant,
 ) -> Outcome {
     let disk_full = match &end {
-        RunEnd::Exited(exited) => disk_full::seen(exited, &disk.usage()),
+        RunEnd::Exited(exited) => disk_full::seen(exited, &disk.usage_beyond_file_system()),
         // Nobody looked when it ended.
         RunEnd::SpawnFailed(_) | RunEnd::Stopped | RunEnd::Lost => Vec::new(),
     };

@@ -173,6 +173,11 @@ pub trait Storage: Send + Sync + 'static {
     /// What it can hold and do.
     fn abilities(&self) -> Abilities;
 
+    /// Whether a sandbox's limits are those of its own file system, so that its PID 1 sees as much of them as the driver.
+    fn limits_by_file_system(&self) -> bool {
+        false
+    }
+
     /// Refuses where the host has no more than its reserve left.
     fn admit(&self) -> Result<(), StorageError>;
 

@@ -175,6 +175,10 @@ impl Storage for Overlay {
         }
     }
 
+    fn limits_by_file_system(&self) -> bool {
+        true
+    }
+
     fn admit(&self) -> Result<(), StorageError> {
         let HostDisk {
             host_free_bytes: free_bytes,
