@@ -32,8 +32,7 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
     };
     let store = Store::open(&config.state_dir)?.upgrading_with(upgrade);
     let storage = storage(config, &choice)?;
-    // Before anything is created: what is being made has no record yet, and would pass for nobody's.
-    storage.sweep(&store.layer_dirs()?)?;
+    sweep(storage.as_ref(), &store)?;
     // What a probe left that was killed.
     Directories.remove(&config.state_dir, PROBE_DIR)?;
     make_holders_dir(&config.holders_dir())?;
@@ -86,6 +85,20 @@ fn storage(config: &Config, choice: &Choice) -> Result<Arc<dyn Storage>> {
         bytes: config.storage.pool_bytes,
     })?;
     Ok(Arc::new(Btrfs::open(pool, reserve_bytes)?))
+}
+
+/// Removes what no sandbox has, before anything is created: what is being made has no record yet, and would pass for nobody's.
+fn sweep(storage: &dyn Storage, store: &Store) -> Result<()> {
+    let emptied = store.emptied_layers()?;
+    if emptied.is_empty() {
+        return Ok(storage.sweep(&store.layer_dirs()?)?);
+    }
+    // Once they are back, theirs is still there.
+    tracing::warn!(
+        dirs = ?emptied,
+        "what seems to be nobody's stays: it may belong to sandboxes whose files are missing"
+    );
+    Ok(())
 }
 
 /// How the driver takes images.

@@ -142,6 +142,27 @@ impl Store {
         Ok(dirs)
     }
 
+    /// The storage driver's directories that are empty or gone though their sandbox has a record, which is written after them: what
+    /// was in them is on a disk that is not mounted, and may name anything that seems to be nobody's.
+    ///
+    /// # Errors
+    /// Where not all can be looked into.
+    pub fn emptied_layers(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut emptied = Vec::new();
+        for id in ids_in(&self.sandboxes)? {
+            let layer = self.layer_dir(&id);
+            let is_empty = match fs::read_dir(&layer) {
+                Ok(mut entries) => entries.next().is_none(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+                Err(error) => return Err(StoreError::io("list", &layer, error)),
+            };
+            if is_empty && self.dir(&id).join(RECORD_FILE).exists() {
+                emptied.push(layer);
+            }
+        }
+        Ok(emptied)
+    }
+
     /// Where the logs of a sandbox's runs go.
     pub fn runs_dir(&self, id: &SandboxId) -> PathBuf {
         self.dir(id).join(RUNS_DIR)

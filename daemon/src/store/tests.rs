@@ -244,6 +244,31 @@ fn a_create_that_ended_early_is_unfinished_but_files_without_a_record_are_damage
 }
 
 #[test]
+fn a_layer_that_was_emptied_under_its_record_is_found() {
+    let (_dir, store, record) = written();
+    let layer = store.layer_dir(&record.id);
+    // A create that ended early has none of it either, and nothing to lose.
+    store.make_dir(&SandboxId::random()).expect("new");
+    assert_eq!(store.emptied_layers().expect("looked"), [layer.as_path()]);
+    fs::remove_dir(&layer).expect("gone");
+    assert_eq!(store.emptied_layers().expect("looked"), [layer.as_path()]);
+    fs::create_dir(&layer).expect("back");
+    fs::write(layer.join("volume"), "1").expect("with what it had");
+    assert!(store.emptied_layers().expect("looked").is_empty());
+    assert_eq!(store.layer_dirs().expect("listed").len(), 2);
+}
+
+#[test]
+fn a_create_that_had_a_run_is_no_unfinished_one() {
+    let (_dir, store) = store();
+    let id = SandboxId::random();
+    store.make_dir(&id).expect("new");
+    assert!(matches!(only(&store), Loaded::Unfinished(_)));
+    fs::write(store.runs_dir(&id).join("journal"), "").expect("a trace");
+    assert!(damage(&store).reason.contains("cannot be read"));
+}
+
+#[test]
 fn a_leftover_temporary_record_changes_nothing() {
     let (_dir, store, record) = written();
     fs::write(store.dir(&record.id).join(RECORD_TEMP), "{\"version\":1,").expect("half");
