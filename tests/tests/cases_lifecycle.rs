@@ -5,16 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, EndReason, SandboxState};
-use lodge_tests::api::refused;
+use lodge_tests::api::{reason, refused};
 use lodge_tests::cgroup;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
-
-/// Longest wait for something that takes milliseconds on an idle host.
-const SOON: Duration = Duration::from_secs(20);
 
 /// Case H1: what was written before each of 20 pauses is there, byte for byte, after each of them, in the same sandbox and
 /// the same processes.
@@ -646,11 +643,4 @@ fn seconds(seconds: i64) -> prost_types::Duration {
 fn limit(sandbox: &pb::Sandbox, name: &str) -> Option<i64> {
     let found = sandbox.limits.iter().find(|limit| limit.name == name);
     found.and_then(|limit| limit.effective)
-}
-
-/// The reason code of a refusal.
-fn reason(status: &Status) -> String {
-    use tonic_types::StatusExt as _;
-    let info = status.get_details_error_info();
-    info.map(|info| info.reason).unwrap_or_default()
 }

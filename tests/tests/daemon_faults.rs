@@ -14,7 +14,7 @@ use lodge_tests::cgroup;
 use lodge_tests::daemon::{Daemon, command_without_route};
 use lodge_tests::fake_holder::{FakeHolder, Story, cut_in, socket_of};
 use lodge_tests::room::Room;
-use lodge_tests::wait::{until, until_blocking};
+use lodge_tests::wait::{SOON, until, until_blocking};
 use lodge_tests::{binary, host};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,8 +22,6 @@ use rustix::process::{Resource, getrlimit, prlimit};
 use tokio::task::JoinSet;
 use tonic::Code;
 
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 /// Longest wait for a PID 1 that does not answer to be found out, which takes the daemon up to 20 s.
 const FOUND_OUT: Duration = Duration::from_secs(60);
 /// Restarts of D05: each takes about a quarter of a second in a build for tests, and the test some 30 s.

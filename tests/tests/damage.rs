@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, SandboxState};
-use lodge_tests::api::{by_id, refused};
+use lodge_tests::api::refused;
 use lodge_tests::arena::leaves_nothing;
 use lodge_tests::daemon::{Daemon, Images, Options};
 use lodge_tests::image;
@@ -105,20 +105,12 @@ fn dir(daemon: &Daemon, room: &Room) -> PathBuf {
     daemon.state_dir().join("sandboxes").join(room.id())
 }
 
-async fn stop(room: &Room) -> Result<()> {
-    let request = pb::StopSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    room.api().sandboxes().stop(request).await?;
-    Ok(())
-}
-
 /// A stopped sandbox with a file, and its uid range.
 async fn stopped(daemon: &Daemon, name: &str) -> Result<(Room, u32)> {
     let room = daemon.api().room(name).await?;
     room.run("echo kept > file; sync").await?.exited(0)?;
     let base = room.uid_base(&daemon.cgroup())?;
-    stop(&room).await?;
+    room.stop().await?;
     Ok((room, base))
 }
 
@@ -276,7 +268,7 @@ async fn case_j2_missing_image_layer() -> Result<()> {
         let room = daemon.api().acquire(request).await?;
         room.run("echo kept > file").root().await?.exited(0)?;
         let base = room.uid_base(&daemon.cgroup())?;
-        stop(&room).await?;
+        room.stop().await?;
         rooms.push((room, base));
     }
     daemon.terminate()?;

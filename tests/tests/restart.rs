@@ -16,14 +16,12 @@ use lodge_tests::daemon::Daemon;
 use lodge_tests::fake_holder::{FakeHolder, Story, Told, socket_of};
 use lodge_tests::live::contains;
 use lodge_tests::room::{Command, Ran, Room};
-use lodge_tests::wait::{until, until_blocking};
+use lodge_tests::wait::{SOON, until, until_blocking};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::SignalFd;
 use tokio::task::JoinSet;
 
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 /// More than may live at once in a sandbox.
 const SURVIVORS: usize = 300;
 /// Runs that a test starts at once.

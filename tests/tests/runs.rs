@@ -7,21 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, EndReason, SandboxState};
+use lodge_tests::api::{by_id, reason};
 use lodge_tests::arena::{canary, find_mention};
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::{Command, Ran, Room};
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use tokio::task::JoinSet;
 use tonic::Code;
-use tonic_types::StatusExt as _;
-
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
-
-fn reason(status: &tonic::Status) -> String {
-    let info = status.get_details_error_info();
-    info.map(|info| info.reason).unwrap_or_default()
-}
 
 async fn lines(room: &Room, file: &str) -> Result<usize> {
     Ok(room.run(format!("wc -l < {file}")).await?.ok()?.parse()?)
@@ -268,7 +260,7 @@ async fn live_runs_are_listed_as_live() -> Result<()> {
     ensure!(ended.result.context("ended")?.end_reason() == EndReason::Cancelled);
     for (page_size, page_token) in [(-1, ""), (1001, ""), (0, "nonsense")] {
         let request = pb::ListRunsRequest {
-            sandbox: lodge_tests::api::by_id(room.id()),
+            sandbox: by_id(room.id()),
             page_size,
             page_token: page_token.into(),
             ..Default::default()

@@ -7,11 +7,9 @@ use lodge_proto::v1::{self as pb, EndReason, SandboxState};
 use lodge_tests::api::by_id;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 
 const MIB: u64 = 1 << 20;
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 
 async fn stats(room: &Room) -> Result<pb::SandboxStats> {
     let request = pb::SandboxStatsRequest {
