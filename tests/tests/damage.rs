@@ -101,10 +101,6 @@ fn version(record: &Path, version: &str) -> Result<()> {
     )?)
 }
 
-fn dir(daemon: &Daemon, room: &Room) -> PathBuf {
-    daemon.state_dir().join("sandboxes").join(room.id())
-}
-
 /// A stopped sandbox with a file, and its uid range.
 async fn stopped(daemon: &Daemon, name: &str) -> Result<(Room, u32)> {
     let room = daemon.api().room(name).await?;
@@ -151,7 +147,7 @@ async fn is_damaged(daemon: &Daemon, room: &Room, why: &str, before: &[String]) 
     let run = room.run("true").send().await;
     refused(run, Code::FailedPrecondition, "a run in a damaged sandbox")?;
     ensure!(
-        inventory(&dir(daemon, room))? == before,
+        inventory(&daemon.sandbox_dir(room.id()))? == before,
         "what is left of it was changed"
     );
     Ok(())
@@ -171,7 +167,7 @@ async fn case_j2_damaged_missing_and_foreign_state() -> Result<()> {
     daemon.terminate()?;
     let mut left = Vec::new();
     for (room, _, _, damage) in &rooms {
-        let dir = dir(&daemon, room);
+        let dir = daemon.sandbox_dir(room.id());
         damage(&dir, &dir.join("record.json"))?;
         left.push(inventory(&dir)?);
     }
@@ -197,7 +193,7 @@ async fn case_j2_damaged_missing_and_foreign_state() -> Result<()> {
 async fn attack_d06_flipped_bits() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let (room, base) = stopped(&daemon, "flipped").await?;
-    let record = dir(&daemon, &room).join("record.json");
+    let record = daemon.sandbox_dir(room.id()).join("record.json");
     let good = fs::read(&record)?;
     for part in FLIPS {
         for bit in [0, 5] {
@@ -206,7 +202,7 @@ async fn attack_d06_flipped_bits() -> Result<()> {
             bytes[good.len() * part / 100] ^= 1 << bit;
             fs::write(&record, &bytes)?;
             daemon.start_again()?;
-            let before = inventory(&dir(&daemon, &room))?;
+            let before = inventory(&daemon.sandbox_dir(room.id()))?;
             is_damaged(&daemon, &room, "", &before)
                 .await
                 .with_context(|| format!("{part} {bit}"))?;
@@ -226,13 +222,13 @@ async fn attack_d06_flipped_bits() -> Result<()> {
 async fn case_j2_unmounted_layer_comes_back() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let (room, _) = stopped(&daemon, "unmounted").await?;
-    let layer = dir(&daemon, &room).join("layer");
+    let layer = daemon.sandbox_dir(room.id()).join("layer");
     let aside = daemon.state_dir().join("aside");
     daemon.kill9()?;
     fs::rename(&layer, &aside)?;
     fs::create_dir(&layer)?;
     daemon.start_again()?;
-    let before = inventory(&dir(&daemon, &room))?;
+    let before = inventory(&daemon.sandbox_dir(room.id()))?;
     is_damaged(&daemon, &room, "could not be started", &before).await?;
     daemon.kill9()?;
     fs::remove_dir(&layer)?;
@@ -277,7 +273,7 @@ async fn case_j2_missing_image_layer() -> Result<()> {
     fs::rename(&gone, daemon.slot().state().join("gone"))?;
     daemon.start_again()?;
     let (lost, base) = &rooms[0];
-    let before = inventory(&dir(&daemon, lost))?;
+    let before = inventory(&daemon.sandbox_dir(lost.id()))?;
     is_damaged(&daemon, lost, "could not be started", &before).await?;
     ensure!(rooms[1].0.run("cat file").await?.ok()? == "kept");
     lost.delete().await?;

@@ -234,7 +234,7 @@ async fn attack_d17_slow_disk_under_the_journal_of_runs() -> Result<()> {
     for point in ["journal.sync", "journal.compact"] {
         daemon.kill9()?;
         // With so many lines of no use it is written anew at the next end.
-        let journal = daemon.state_dir().join("sandboxes").join(room.id());
+        let journal = daemon.sandbox_dir(room.id());
         let mut journal = File::options()
             .create(true)
             .append(true)

@@ -118,10 +118,7 @@ async fn stats_of_a_frozen_sandbox_stand_still_and_do_not_thaw_it() -> Result<()
     let room = small_room(&daemon).await?;
     let mut live = room.run("echo begun; while :; do :; done").start().await?;
     live.wait_for("begun\n").await?;
-    let request = pb::PauseSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    daemon.api().sandboxes().pause(request).await?;
+    room.pause().await?;
     let first = stats(&room).await?;
     let second = stats(&room).await?;
     ensure!(
@@ -147,10 +144,7 @@ async fn stats_of_a_stopped_sandbox_have_no_figures_of_processes() -> Result<()>
     room.run("head -c 1M /dev/zero | tr '\\0' x")
         .await?
         .exited(0)?;
-    let request = pb::StopSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    daemon.api().sandboxes().stop(request).await?;
+    room.stop().await?;
     let stopped = stats(&room).await?;
     let absent = pb::SandboxStats {
         state: SandboxState::Stopped.into(),

@@ -63,27 +63,23 @@ async fn a_watcher_is_told_of_pause_update_and_resume() -> Result<()> {
     let api = daemon.api();
     let room = api.room("paused").await?;
     let mut watcher = Watcher::synced(api).await?;
-    let sandbox = || by_id(room.id());
-    let request = pb::PauseSandboxRequest { sandbox: sandbox() };
-    api.sandboxes().pause(request).await?;
+    room.pause().await?;
     watcher
         .until_sandbox("the pause", room.id(), |s| {
             s.state() == SandboxState::Frozen
         })
         .await?;
     let request = pb::UpdateSandboxRequest {
-        sandbox: sandbox(),
         set_labels: [("team".to_owned(), "red".to_owned())].into(),
         ..Default::default()
     };
-    api.sandboxes().update(request).await?;
+    room.update(request).await?;
     watcher
         .until_sandbox("the update", room.id(), |s| {
             s.state() == SandboxState::Frozen && s.labels.contains_key("team")
         })
         .await?;
-    let request = pb::ResumeSandboxRequest { sandbox: sandbox() };
-    api.sandboxes().resume(request).await?;
+    room.resume().await?;
     watcher
         .until_sandbox("the resume", room.id(), |s| {
             s.state() == SandboxState::Running

@@ -26,13 +26,7 @@ async fn case_h3_delete_from_every_state() -> Result<()> {
         rooms.push((room, live));
     }
     rooms[1].0.stop().await?;
-    let record = |id: &str| {
-        daemon
-            .state_dir()
-            .join("sandboxes")
-            .join(id)
-            .join("record.json")
-    };
+    let record = |id: &str| daemon.sandbox_dir(id).join("record.json");
     std::fs::write(record(rooms[3].0.id()), "{")?;
     daemon.kill9()?;
     daemon.start_again()?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use lodge_proto::v1::{self as pb, EndReason, SandboxState};
+use lodge_proto::v1::{EndReason, SandboxState};
 use lodge_tests::cgroup;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::fake_holder::{FakeHolder, Story, cut_in, socket_of};
@@ -130,10 +130,7 @@ async fn attack_d03_killed_holder_of_a_paused_sandbox() -> Result<()> {
     let room = daemon.api().room("paused").await?;
     let mut live = room.run("echo begun; sleep 300").start().await?;
     live.wait_for("begun").await?;
-    let request = pb::PauseSandboxRequest {
-        sandbox: lodge_tests::api::by_id(room.id()),
-    };
-    daemon.api().sandboxes().pause(request).await?;
+    room.pause().await?;
     ensure!(state(&room).await? == SandboxState::Frozen);
     signal(room.holder_pid(&daemon.cgroup())?, Signal::SIGKILL)?;
     ensure!(live.end().await?.end_reason() == EndReason::Lost);

@@ -166,7 +166,7 @@ async fn attack_d27_residue_is_swept_by_mark_alone() -> Result<()> {
     live.wait_for("begun").await?;
     daemon.kill9()?;
     // A sandbox without a record, as a create that was cut short leaves it.
-    fs::remove_dir_all(daemon.state_dir().join("sandboxes").join(lost.id()))?;
+    fs::remove_dir_all(daemon.sandbox_dir(lost.id()))?;
     // What others might have made in the same place.
     let parent = cgroup::trees(&daemon.cgroup())?
         .into_iter()
@@ -208,7 +208,7 @@ async fn attack_d27_residue_is_swept_by_mark_alone() -> Result<()> {
         daemon.state_dir().join("owner"),
         "0123456789abcdef0123456789abcdef",
     )?;
-    fs::remove_dir_all(daemon.state_dir().join("sandboxes").join(kept.id()))?;
+    fs::remove_dir_all(daemon.sandbox_dir(kept.id()))?;
     daemon.start_again()?;
     ensure!(
         parent.join(kept.id()).exists(),

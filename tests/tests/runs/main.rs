@@ -27,9 +27,5 @@ fn journal(daemon: &Daemon, room: &Room) -> PathBuf {
 }
 
 fn runs_dir(daemon: &Daemon, room: &Room) -> PathBuf {
-    daemon
-        .state_dir()
-        .join("sandboxes")
-        .join(room.id())
-        .join("runs")
+    daemon.sandbox_dir(room.id()).join("runs")
 }
