@@ -6,11 +6,13 @@ mod on_disk; // what is written down of them
 mod request_ids; // a call that is made twice
 mod unseen; // what ends while no daemon is there
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::Room;
+use lodge_tests::wait::{SOON, until};
 
 /// What run `n` does: a line on each stream, and an exit code of its own.
 fn command_of(n: usize) -> String {
@@ -28,4 +30,16 @@ fn journal(daemon: &Daemon, room: &Room) -> PathBuf {
 
 fn runs_dir(daemon: &Daemon, room: &Room) -> PathBuf {
     daemon.sandbox_dir(room.id()).join("runs")
+}
+
+/// Waits until a journal has a line of this kind, `started` or `ended`, about a run.
+async fn written_down(journal: &Path, kind: &str, run_id: &str) -> Result<()> {
+    let kind = format!("\"{kind}\":");
+    until("it is written down", SOON, || async {
+        let text = fs::read_to_string(journal)?;
+        let mut lines = text.lines();
+        let found = lines.any(|line| line.contains(&kind) && line.contains(run_id));
+        Ok(found.then_some(()))
+    })
+    .await
 }

@@ -8,7 +8,7 @@ use lodge_tests::arena::{canary, find_mention};
 use lodge_tests::daemon::Daemon;
 use lodge_tests::wait::{SOON, until};
 
-use crate::{command_of, journal};
+use crate::{command_of, journal, written_down};
 
 /// A torn end, zeros and noise in the journal cost the runs whose lines they were, and nothing else; what is damaged is not
 /// thrown away, and the sandbox is as good as before.
@@ -148,12 +148,7 @@ async fn attack_l06_secret_in_what_is_written_down_of_runs() -> Result<()> {
         .await?;
     live.wait_for("begun\n").await?;
     let journal = journal(&daemon, &room);
-    until("it is written down that it lives", SOON, || async {
-        Ok(fs::read_to_string(&journal)?
-            .contains(&live.run_id)
-            .then_some(()))
-    })
-    .await?;
+    written_down(&journal, "started", &live.run_id).await?;
     daemon.kill9()?;
     daemon.start_again()?;
     let listed = format!("{:?}", room.list_runs(0, false).await?);
