@@ -250,6 +250,30 @@ async fn unreachable_holder_keeps_its_runs() -> Result<()> {
     leaves_nothing(&daemon, room.id(), base).await
 }
 
+/// A stop ends the processes that cannot be reached and keeps the files; the next run starts it. A run alone ends nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn unreachable_holder_is_ended_by_a_stop() -> Result<()> {
+    let mut daemon = Daemon::new().await?;
+    let room = daemon.api().room("unreachable").await?;
+    room.run("echo kept >file").await?.ok()?;
+    let live = room.run(counting("")).start().await?;
+    grown(&room, &live.run_id, 0).await?;
+    daemon.kill9()?;
+    fs::remove_file(socket_of(&room, &daemon))?;
+    daemon.start_again()?;
+    damaged(&room, "cannot be reached").await?;
+    ensure!(room.run("true").await.is_err(), "it ran");
+    ensure!(
+        members(&daemon, &live.run_id)? > 0,
+        "a run ended the other one"
+    );
+    room.stop().await?;
+    ensure!(room.get().await?.state() == SandboxState::Stopped);
+    ensure!(members(&daemon, &live.run_id)? == 0, "processes are left");
+    ensure!(room.run("cat file").await?.ok()? == "kept");
+    Ok(())
+}
+
 async fn damaged(room: &Room, why: &str) -> Result<()> {
     let seen = room.get().await?;
     ensure!(
