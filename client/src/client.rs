@@ -68,8 +68,8 @@ impl Client {
         self
     }
 
-    /// Changes for how long runs and their streams try to go on after the connection broke (30 s): long enough for a
-    /// restart of the daemon. Zero: not at all.
+    /// Changes for how long runs, their streams and watches try to go on after the connection broke (30 s): long enough
+    /// for a restart of the daemon. Zero: not at all.
     #[must_use]
     pub fn reconnect_within(mut self, limit: Duration) -> Self {
         self.reconnect = limit;

@@ -12,8 +12,19 @@ const HEAD_PER_CENT: u64 = 30;
 
 /// Bytes kept of each stream where the caller does not say; the same as the server's default.
 pub(crate) const DEFAULT_OUTPUT_BYTES: u64 = 1 << 20;
-/// The most bytes kept of each stream; the same as the server's maximum.
-const MAX_OUTPUT_BYTES: u64 = 8 << 20;
+/// The most bytes that are kept of each stream of a run; the same as the server's maximum.
+pub const MAX_OUTPUT_BYTES: u64 = 8 << 20;
+
+/// Refuses to keep more than [`MAX_OUTPUT_BYTES`].
+pub(crate) fn check_budget(bytes: u64) -> Result<()> {
+    if bytes > MAX_OUTPUT_BYTES {
+        return Err(Error::Argument {
+            what: "output budget",
+            problem: "it is above 8 MiB",
+        });
+    }
+    Ok(())
+}
 
 /// Both output streams of a run.
 #[derive(Debug)]
@@ -25,12 +36,7 @@ pub(crate) struct Collected {
 impl Collected {
     /// `budget` is for each stream, in bytes; at most [`MAX_OUTPUT_BYTES`].
     pub(crate) fn new(budget: u64) -> Result<Self> {
-        if budget > MAX_OUTPUT_BYTES {
-            return Err(Error::Argument {
-                what: "output budget",
-                problem: "it is above 8 MiB",
-            });
-        }
+        check_budget(budget)?;
         Ok(Self {
             stdout: Collector::new(budget),
             stderr: Collector::new(budget),

@@ -83,6 +83,7 @@ pub use acquire::{Acquire, Acquired};
 pub use attach::Attach;
 pub use capture::{Captured, Text};
 pub use client::Client;
+pub use collect::MAX_OUTPUT_BYTES;
 pub use disk::{HostDisk, NodeDisk, SandboxDisk, StorageAbility};
 pub use endpoint::{DEFAULT_ENDPOINT, ENDPOINT_VARIABLE};
 pub use error::{ApiError, Broken, Error, Result};

@@ -18,7 +18,7 @@ use tokio::io::AsyncRead;
 
 use crate::attach::Origin;
 use crate::client::Client;
-use crate::collect::DEFAULT_OUTPUT_BYTES;
+use crate::collect::{DEFAULT_OUTPUT_BYTES, check_budget};
 use crate::error::{Error, Result};
 use crate::idle::ResumeMode;
 use crate::outcome::Output;
@@ -196,6 +196,8 @@ impl Run {
     }
 
     async fn output(mut self) -> Result<Output> {
+        // Before anything runs.
+        check_budget(self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES))?;
         let inline = matches!(&self.stdin, Stdin::Bytes(b) if b.len() <= INLINE_STDIN_BYTES);
         if !inline {
             let budget = self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES);

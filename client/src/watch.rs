@@ -7,25 +7,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::time::Duration;
 
 use lodge_proto::v1 as pb;
 use pb::sandbox_event::Event as Wire;
-use tokio::time::{Instant, sleep};
-use tonic::{Code, Streaming};
+use tonic::Streaming;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::info::SandboxInfo;
+use crate::reconnect::{Tries, is_break};
 use crate::sandbox::SandboxRef;
 use crate::wire::{CALL_DEADLINE, answer, present};
-
-/// How long a daemon that is gone is asked again: a restart takes a second or two, an upgrade a few more.
-const RECONNECT_FOR: Duration = Duration::from_secs(30);
-/// Between the first two tries; twice as long each time.
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-/// Between two tries at most.
-const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// Which sandboxes to watch. Await it for their events.
 #[derive(Debug, Clone)]
@@ -57,7 +49,7 @@ pub enum SandboxEvent {
 /// The events of [`Watch`]. Whoever reads slowly gets the newest state of a sandbox and not those between.
 ///
 /// They go on when the daemon is restarted. They end when the one sandbox that they are about is gone, and with an error
-/// when the daemon refuses, or is gone for more than half a minute.
+/// when the daemon refuses, or is gone for longer than [`reconnect_within`](crate::Client::reconnect_within) says.
 pub struct SandboxEvents {
     watch: Watch,
     /// `None` while the daemon is gone.
@@ -68,8 +60,7 @@ pub struct SandboxEvents {
     round: u64,
     /// Known, and not told by this stream.
     missing: VecDeque<(String, Known)>,
-    /// Until when the daemon is asked again.
-    give_up_at: Option<Instant>,
+    tries: Tries,
     ended: bool,
 }
 
@@ -125,13 +116,14 @@ impl IntoFuture for Watch {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async {
             let stream = self.open().await?;
+            let tries = Tries::new(self.client.reconnect);
             Ok(SandboxEvents {
                 watch: self,
                 stream: Some(stream),
                 known: BTreeMap::new(),
                 round: 0,
                 missing: VecDeque::new(),
-                give_up_at: None,
+                tries,
                 ended: false,
             })
         })
@@ -149,7 +141,6 @@ impl SandboxEvents {
             match self.step().await {
                 Ok(Some(event)) => return Some(Ok(event)),
                 Ok(None) => {}
-                Err(error) if is_gone(&error) && !self.ended => self.lost(),
                 Err(error) => {
                     self.ended = true;
                     return Some(Err(error));
@@ -163,12 +154,27 @@ impl SandboxEvents {
         if self.stream.is_none() {
             return self.reconnect().await;
         }
+        match self.hear().await {
+            Err(error) if is_break(&error) => {
+                self.lost();
+                self.tries.pause(error).await?;
+                Ok(None)
+            }
+            heard => heard,
+        }
+    }
+
+    /// What the stream tells next, after what went while there was none.
+    async fn hear(&mut self) -> Result<Option<SandboxEvent>> {
         if let Some((id, _)) = self.missing.front() {
             let still = self.look_for(id).await?;
             let gone = self.missing.pop_front();
             return Ok(still.or_else(|| gone.map(|(id, known)| deleted(id, known))));
         }
-        let stream = self.stream.as_mut().expect("looked at above");
+        let stream = self
+            .stream
+            .as_mut()
+            .expect("there is one, or it is made first");
         match stream.message().await? {
             Some(event) => self.take(event).map(Some),
             None => Err(Error::StreamCut {
@@ -178,7 +184,6 @@ impl SandboxEvents {
     }
 
     fn take(&mut self, event: pb::SandboxEvent) -> Result<SandboxEvent> {
-        self.give_up_at = None;
         Ok(
             match present(event.event, "an event is empty or unknown")? {
                 Wire::Sandbox(sandbox) => self.changed(SandboxInfo::from_wire(sandbox)?),
@@ -228,52 +233,29 @@ impl SandboxEvents {
         if let (Some(sandbox), Some(id)) = (&mut self.watch.sandbox, self.known.keys().next()) {
             *sandbox = SandboxRef::Id(id.clone());
         }
-        self.give_up_at
-            .get_or_insert_with(|| Instant::now() + RECONNECT_FOR);
     }
 
     /// Asks until the daemon answers or the time is over.
     async fn reconnect(&mut self) -> Result<Option<SandboxEvent>> {
-        let mut pause = RETRY_FIRST;
-        loop {
-            match self.watch.open().await {
-                Ok(stream) => {
-                    self.stream = Some(stream);
-                    return Ok(None);
-                }
-                // The one that is watched went meanwhile.
-                Err(error) if error.is_not_found() && !self.known.is_empty() => {
-                    self.ended = true;
-                    let (id, known) = self.known.pop_first().expect("it is not empty");
-                    return Ok(Some(deleted(id, known)));
-                }
-                Err(error) if is_gone(&error) && !self.is_time_over() => sleep(pause).await,
-                Err(error) => {
-                    self.ended = true;
-                    return Err(error);
-                }
+        let (watch, tries) = (&self.watch, &mut self.tries);
+        match tries.answer(|| watch.open()).await {
+            Ok(stream) => {
+                self.stream = Some(stream);
+                Ok(None)
             }
-            pause = RETRY_MOST.min(pause * 2);
+            // The one that is watched went meanwhile.
+            Err(error) if error.is_not_found() && !self.known.is_empty() => {
+                self.ended = true;
+                Ok(self.known.pop_first().map(|(id, known)| deleted(id, known)))
+            }
+            Err(error) => Err(error),
         }
-    }
-
-    fn is_time_over(&self) -> bool {
-        self.give_up_at.is_some_and(|at| Instant::now() >= at)
     }
 }
 
 fn deleted(id: String, known: Known) -> SandboxEvent {
     let name = known.name;
     SandboxEvent::Deleted { id, name }
-}
-
-/// Whether the daemon has gone away, and may come back.
-fn is_gone(error: &Error) -> bool {
-    match error {
-        Error::Transport(_) | Error::StreamCut { .. } => true,
-        Error::Api(error) => error.code == Code::Unavailable,
-        _ => false,
-    }
 }
 
 impl fmt::Debug for SandboxEvents {

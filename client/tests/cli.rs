@@ -180,6 +180,23 @@ fn json_is_one_object_with_output_and_result() {
     assert_eq!(object["stdout"], "1\n2\n[… 282 bytes dropped …]\n99\n100\n");
 }
 
+/// What cannot be kept is refused before anything runs: who is told of a failure runs it again.
+#[test]
+fn more_output_than_can_be_kept_is_refused_before_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    let script = format!("touch {}", ran.display());
+    let lodge = Lodge::new();
+    let out = lodge.output(&["run", "--json", "--max-output", "9MiB", &script]);
+    assert_eq!(out.status.code(), Some(125));
+    assert!(
+        text(&out.stdout).contains("above 8 MiB"),
+        "{}",
+        text(&out.stdout)
+    );
+    assert!(!ran.exists());
+}
+
 #[test]
 fn a_failure_of_lodge_is_125_with_a_hint_and_an_object_in_json() {
     let lodge = Lodge::new();

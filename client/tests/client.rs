@@ -196,6 +196,22 @@ async fn a_watch_goes_on_after_a_restart_and_finds_out_what_went_meanwhile() {
     assert!(asked.len() == 2 && asked.iter().all(|watch| watch.labels["team"] == "a"));
 }
 
+/// As a client's streams of runs it goes on for as long as the client says, here not at all.
+#[tokio::test]
+async fn a_watch_goes_on_for_no_longer_than_its_client_says() {
+    let daemon = fake::Daemon::start().await;
+    let client = Client::connect(daemon.endpoint()).await.unwrap();
+    let impatient = client.reconnect_within(Duration::ZERO);
+    let mut events = impatient.watch().await.unwrap();
+    for _ in 0..4 {
+        events.next().await.unwrap().unwrap();
+    }
+    let error = events.next().await.unwrap().expect_err("it breaks off");
+    assert_eq!(error.api().expect("its answer").code, Code::Unavailable);
+    assert!(events.next().await.is_none(), "the error is the last");
+    assert_eq!(daemon.asked().watches.len(), 1);
+}
+
 #[tokio::test]
 async fn a_watch_that_is_refused_is_not_asked_again() {
     let daemon = fake::Daemon::start().await;

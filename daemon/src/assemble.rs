@@ -47,6 +47,7 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
     };
     let engine = Engine::new(settings, &config.state_dir.join(REQUEST_KEY));
     engine.keep_house();
+    let owner = owner(&config.state_dir)?;
     Ok(Platform {
         store,
         storage,
@@ -54,9 +55,8 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
         storage_choice: choice,
         engine,
         launcher,
-        cgroup_parent: cgroup_host
-            .parent(&config.cgroup_parent)?
-            .owned_by(&owner(&config.state_dir)?),
+        cgroup_parent: cgroup_host.parent(&config.cgroup_parent)?.owned_by(&owner),
+        owner,
         cgroup_host,
         cgroup_parent_name: config.cgroup_parent.clone(),
         uids: UidRanges::new(config.uid_block),

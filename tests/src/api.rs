@@ -17,6 +17,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt as _;
 
 use crate::room::Room;
 
@@ -227,4 +228,10 @@ pub fn refused<T>(outcome: Result<T, Status>, code: tonic::Code, what: &str) -> 
             status.message()
         ),
     }
+}
+
+/// The reason code of a refusal. Empty where the daemon gave none: then it was the connection that failed.
+pub fn reason(status: &Status) -> String {
+    let info = status.get_details_error_info();
+    info.map(|info| info.reason).unwrap_or_default()
 }

@@ -288,6 +288,11 @@ impl Daemon {
         self.state_dir.clone()
     }
 
+    /// Where the daemon keeps the sandbox of this id.
+    pub fn sandbox_dir(&self, id: &str) -> PathBuf {
+        self.state_dir().join("sandboxes").join(id)
+    }
+
     /// The configuration file.
     pub fn config_file(&self) -> &Path {
         &self.config_file

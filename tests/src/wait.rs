@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+/// How long a test waits for what takes milliseconds on an idle host: a machine that builds beside it takes seconds. Only
+/// a test that fails waits this long.
+pub const SOON: Duration = Duration::from_secs(20);
 /// Between two looks at a condition that the kernel or the API cannot announce.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 

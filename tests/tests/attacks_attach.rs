@@ -12,13 +12,11 @@ use lodge_tests::host;
 use lodge_tests::live::Live;
 use lodge_tests::proxy::Proxy;
 use lodge_tests::room::{Command, Room};
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use tokio::time::timeout;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 /// Frames without a byte; the catalogue asks for a million, which an unoptimised daemon takes too long for.
 const EMPTY_FRAMES: usize = 100_000;
 

@@ -4,16 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, EndReason, SandboxState};
-use lodge_tests::api::{by_id, by_name, refused};
+use lodge_tests::api::{by_id, by_name, reason, refused};
 use lodge_tests::arena::Arena;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-/// Longest wait for something that takes milliseconds on an idle host.
-const SOON: Duration = Duration::from_secs(20);
 /// Attack A08: a sandbox full of runs is gone within this time.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// Pauses in a row; `make soak` goes on for longer.
@@ -250,11 +248,4 @@ async fn attack_a12_pause_during_a_fork_bomb() -> Result<()> {
     room.pause().await.ok();
     room.kill(&live.run_id).await?;
     arena.check().await
-}
-
-/// The reason code of a refusal.
-fn reason(status: &Status) -> String {
-    use tonic_types::StatusExt as _;
-    let info = status.get_details_error_info();
-    info.map(|info| info.reason).unwrap_or_default()
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
 use lodge_proto::v1::{self as pb, SandboxState};
-use lodge_tests::api::{Api, by_id};
+use lodge_tests::api::Api;
 use lodge_tests::daemon::Daemon;
 use tonic::{Code, Status};
 
@@ -110,10 +110,7 @@ async fn a_listing_keeps_to_its_filter_on_every_page() -> Result<()> {
     }
     ensure!(names == ["r1", "r2", "r3"], "{names:?}");
     let stopped = api.room("r2").await?;
-    let stop = pb::StopSandboxRequest {
-        sandbox: by_id(stopped.id()),
-    };
-    api.sandboxes().stop(stop).await?;
+    stopped.stop().await?;
     let of_state = |state: SandboxState| pb::ListSandboxesRequest {
         labels: red.clone(),
         states: vec![state.into()],

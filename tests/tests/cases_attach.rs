@@ -11,11 +11,8 @@ use lodge_tests::cli;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::proxy::Proxy;
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use tokio::io::AsyncReadExt;
-
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(30);
 
 /// So many numbered lines, slowly enough that a test can break in.
 fn numbered(lines: usize) -> String {

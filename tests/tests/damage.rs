@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, SandboxState};
-use lodge_tests::api::{by_id, refused};
+use lodge_tests::api::refused;
 use lodge_tests::arena::leaves_nothing;
 use lodge_tests::daemon::{Daemon, Images, Options};
 use lodge_tests::image;
@@ -101,24 +101,12 @@ fn version(record: &Path, version: &str) -> Result<()> {
     )?)
 }
 
-fn dir(daemon: &Daemon, room: &Room) -> PathBuf {
-    daemon.state_dir().join("sandboxes").join(room.id())
-}
-
-async fn stop(room: &Room) -> Result<()> {
-    let request = pb::StopSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    room.api().sandboxes().stop(request).await?;
-    Ok(())
-}
-
 /// A stopped sandbox with a file, and its uid range.
 async fn stopped(daemon: &Daemon, name: &str) -> Result<(Room, u32)> {
     let room = daemon.api().room(name).await?;
     room.run("echo kept > file; sync").await?.exited(0)?;
     let base = room.uid_base(&daemon.cgroup())?;
-    stop(&room).await?;
+    room.stop().await?;
     Ok((room, base))
 }
 
@@ -159,7 +147,7 @@ async fn is_damaged(daemon: &Daemon, room: &Room, why: &str, before: &[String]) 
     let run = room.run("true").send().await;
     refused(run, Code::FailedPrecondition, "a run in a damaged sandbox")?;
     ensure!(
-        inventory(&dir(daemon, room))? == before,
+        inventory(&daemon.sandbox_dir(room.id()))? == before,
         "what is left of it was changed"
     );
     Ok(())
@@ -179,7 +167,7 @@ async fn case_j2_damaged_missing_and_foreign_state() -> Result<()> {
     daemon.terminate()?;
     let mut left = Vec::new();
     for (room, _, _, damage) in &rooms {
-        let dir = dir(&daemon, room);
+        let dir = daemon.sandbox_dir(room.id());
         damage(&dir, &dir.join("record.json"))?;
         left.push(inventory(&dir)?);
     }
@@ -205,7 +193,7 @@ async fn case_j2_damaged_missing_and_foreign_state() -> Result<()> {
 async fn attack_d06_flipped_bits() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let (room, base) = stopped(&daemon, "flipped").await?;
-    let record = dir(&daemon, &room).join("record.json");
+    let record = daemon.sandbox_dir(room.id()).join("record.json");
     let good = fs::read(&record)?;
     for part in FLIPS {
         for bit in [0, 5] {
@@ -214,7 +202,7 @@ async fn attack_d06_flipped_bits() -> Result<()> {
             bytes[good.len() * part / 100] ^= 1 << bit;
             fs::write(&record, &bytes)?;
             daemon.start_again()?;
-            let before = inventory(&dir(&daemon, &room))?;
+            let before = inventory(&daemon.sandbox_dir(room.id()))?;
             is_damaged(&daemon, &room, "", &before)
                 .await
                 .with_context(|| format!("{part} {bit}"))?;
@@ -234,13 +222,13 @@ async fn attack_d06_flipped_bits() -> Result<()> {
 async fn case_j2_unmounted_layer_comes_back() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     let (room, _) = stopped(&daemon, "unmounted").await?;
-    let layer = dir(&daemon, &room).join("layer");
+    let layer = daemon.sandbox_dir(room.id()).join("layer");
     let aside = daemon.state_dir().join("aside");
     daemon.kill9()?;
     fs::rename(&layer, &aside)?;
     fs::create_dir(&layer)?;
     daemon.start_again()?;
-    let before = inventory(&dir(&daemon, &room))?;
+    let before = inventory(&daemon.sandbox_dir(room.id()))?;
     is_damaged(&daemon, &room, "could not be started", &before).await?;
     daemon.kill9()?;
     fs::remove_dir(&layer)?;
@@ -276,7 +264,7 @@ async fn case_j2_missing_image_layer() -> Result<()> {
         let room = daemon.api().acquire(request).await?;
         room.run("echo kept > file").root().await?.exited(0)?;
         let base = room.uid_base(&daemon.cgroup())?;
-        stop(&room).await?;
+        room.stop().await?;
         rooms.push((room, base));
     }
     daemon.terminate()?;
@@ -285,7 +273,7 @@ async fn case_j2_missing_image_layer() -> Result<()> {
     fs::rename(&gone, daemon.slot().state().join("gone"))?;
     daemon.start_again()?;
     let (lost, base) = &rooms[0];
-    let before = inventory(&dir(&daemon, lost))?;
+    let before = inventory(&daemon.sandbox_dir(lost.id()))?;
     is_damaged(&daemon, lost, "could not be started", &before).await?;
     ensure!(rooms[1].0.run("cat file").await?.ok()? == "kept");
     lost.delete().await?;

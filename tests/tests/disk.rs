@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1 as pb;
+use lodge_tests::api::reason;
 use lodge_tests::arena::{HEALTH_WITHIN, NEIGHBOUR_WITHIN, no_timeout};
 use lodge_tests::daemon::{Daemon, Options, StateFs};
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use tonic::{Code, Request};
-use tonic_types::StatusExt as _;
 
 /// Size of the state directory's file system.
 const SMALL: StateFs = StateFs::Memory("size=32m,nr_inodes=4096");
@@ -21,8 +21,6 @@ const SMALL: StateFs = StateFs::Memory("size=32m,nr_inodes=4096");
 const FREE_BYTES: [u64; 6] = [0, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 /// The same for inodes.
 const FREE_INODES: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 8];
-/// What has to be done in the background is done within this time.
-const SOON: Duration = Duration::from_secs(20);
 /// How long a slow disk takes, in milliseconds, and how long a caller waits for it.
 const SLOW_MS: u64 = 4_000;
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -92,10 +90,8 @@ async fn made_or_told(daemon: &Daemon, name: &str) -> Result<Option<Room>> {
             Ok(Some(Room::new(daemon.api().clone(), room)))
         }
         Err(status) => {
-            let reason = status.get_details_error_info().map(|info| info.reason);
             ensure!(
-                status.code() == Code::ResourceExhausted
-                    && reason.as_deref() == Some("HOST_DISK_FULL"),
+                status.code() == Code::ResourceExhausted && reason(&status) == "HOST_DISK_FULL",
                 "{status:?}"
             );
             Ok(None)
@@ -238,7 +234,7 @@ async fn attack_d17_slow_disk_under_the_journal_of_runs() -> Result<()> {
     for point in ["journal.sync", "journal.compact"] {
         daemon.kill9()?;
         // With so many lines of no use it is written anew at the next end.
-        let journal = daemon.state_dir().join("sandboxes").join(room.id());
+        let journal = daemon.sandbox_dir(room.id());
         let mut journal = File::options()
             .create(true)
             .append(true)

@@ -110,10 +110,7 @@ async fn stop_ends_runs_and_keeps_files() -> Result<()> {
         .start()
         .await?;
     live.wait_for("begun").await?;
-    let request = pb::StopSandboxRequest {
-        sandbox: lodge_tests::api::by_id(room.id()),
-    };
-    daemon.api().sandboxes().stop(request).await?;
+    room.stop().await?;
     ensure!(live.end().await?.end_reason() == pb::EndReason::SandboxStopped);
     ensure!(room.get().await?.state() == SandboxState::Stopped);
     ensure!(room.run("cat file").await?.ok()? == "kept");
@@ -149,11 +146,7 @@ async fn second_daemon_on_a_directory_refuses() -> Result<()> {
 }
 
 fn record(daemon: &Daemon, id: &str) -> PathBuf {
-    daemon
-        .state_dir()
-        .join("sandboxes")
-        .join(id)
-        .join("record.json")
+    daemon.sandbox_dir(id).join("record.json")
 }
 
 /// Makes a record's text into something else.
@@ -414,10 +407,7 @@ async fn layers_and_whiteouts_make_one_tree() -> Result<()> {
 async fn watching_does_not_wake_a_sandbox() -> Result<()> {
     let daemon = Daemon::new().await?;
     let room = daemon.api().room("asleep").await?;
-    let request = pb::StopSandboxRequest {
-        sandbox: lodge_tests::api::by_id(room.id()),
-    };
-    daemon.api().sandboxes().stop(request).await?;
+    room.stop().await?;
     ensure!(room.processes().await?.is_empty());
     daemon.api().list().await?;
     ensure!(room.get().await?.state() == SandboxState::Stopped);

@@ -4,20 +4,17 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use lodge_tests::api::reason;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::host;
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tonic::Status;
-use tonic_types::StatusExt as _;
 
-/// What has to be done in the background is done within this time.
-const SOON: Duration = Duration::from_secs(20);
 /// Size of the file system in memory.
 const SMALL: &str = "mode=0700,size=1m,nr_inodes=256";
 /// Size of the one on a loop device, and of a file on it that no cache has.
@@ -120,10 +117,9 @@ impl Ground {
 
 /// The reason of a refusal, which is never a mere "internal".
 fn reason_of(status: &Status) -> Result<String> {
-    let reason = status.get_details_error_info().map(|info| info.reason);
-    reason
-        .filter(|reason| !reason.is_empty())
-        .with_context(|| format!("no reason: {status:?}"))
+    let reason = reason(status);
+    ensure!(!reason.is_empty(), "no reason: {status:?}");
+    Ok(reason)
 }
 
 fn in_memory(place: &Path) -> Result<()> {

@@ -6,12 +6,10 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1::SandboxState;
-use lodge_tests::api::by_id;
 use lodge_tests::arena::{leaves_nothing, no_timeout};
 use lodge_tests::cgroup;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::host;
-use lodge_tests::room::Room;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::prctl;
@@ -74,14 +72,6 @@ fn reboot(daemon: &Daemon) -> Result<()> {
     Ok(())
 }
 
-async fn stop(room: &Room) -> Result<()> {
-    let request = lodge_proto::v1::StopSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    room.api().sandboxes().stop(request).await?;
-    Ok(())
-}
-
 /// After a reboot every sandbox is listed as stopped, with its files, and its next run starts it.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_j3_host_reboots() -> Result<()> {
@@ -123,7 +113,7 @@ async fn host_reboots(old_pids: OldPids) -> Result<()> {
         .start()
         .await?;
     live.wait_for("begun").await?;
-    stop(&rooms[2].1).await?;
+    rooms[2].1.stop().await?;
     daemon.kill9()?;
     reboot(&daemon)?;
     let mut decoys = Vec::new();
@@ -141,7 +131,7 @@ async fn host_reboots(old_pids: OldPids) -> Result<()> {
         ensure!(room.run("cat file").await?.ok()? == *name);
         ensure!(room.processes().await?.is_empty(), "{name} has processes");
     }
-    stop(&rooms[1].1).await?;
+    rooms[1].1.stop().await?;
     for (_, room, base, _) in &rooms {
         room.delete().await?;
         leaves_nothing(&daemon, room.id(), *base).await?;

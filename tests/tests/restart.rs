@@ -16,14 +16,12 @@ use lodge_tests::daemon::Daemon;
 use lodge_tests::fake_holder::{FakeHolder, Story, Told, socket_of};
 use lodge_tests::live::contains;
 use lodge_tests::room::{Command, Ran, Room};
-use lodge_tests::wait::{until, until_blocking};
+use lodge_tests::wait::{SOON, until, until_blocking};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::SignalFd;
 use tokio::task::JoinSet;
 
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 /// More than may live at once in a sandbox.
 const SURVIVORS: usize = 300;
 /// Runs that a test starts at once.
@@ -250,6 +248,30 @@ async fn unreachable_holder_keeps_its_runs() -> Result<()> {
     fs::remove_file(&aside)?;
     room.delete().await?;
     leaves_nothing(&daemon, room.id(), base).await
+}
+
+/// A stop ends the processes that cannot be reached and keeps the files; the next run starts it. A run alone ends nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn unreachable_holder_is_ended_by_a_stop() -> Result<()> {
+    let mut daemon = Daemon::new().await?;
+    let room = daemon.api().room("unreachable").await?;
+    room.run("echo kept >file").await?.ok()?;
+    let live = room.run(counting("")).start().await?;
+    grown(&room, &live.run_id, 0).await?;
+    daemon.kill9()?;
+    fs::remove_file(socket_of(&room, &daemon))?;
+    daemon.start_again()?;
+    damaged(&room, "cannot be reached").await?;
+    ensure!(room.run("true").await.is_err(), "it ran");
+    ensure!(
+        members(&daemon, &live.run_id)? > 0,
+        "a run ended the other one"
+    );
+    room.stop().await?;
+    ensure!(room.get().await?.state() == SandboxState::Stopped);
+    ensure!(members(&daemon, &live.run_id)? == 0, "processes are left");
+    ensure!(room.run("cat file").await?.ok()? == "kept");
+    Ok(())
 }
 
 async fn damaged(room: &Room, why: &str) -> Result<()> {

@@ -1,18 +1,14 @@
 //! Attacks D21 and D22: signals to the daemon, and a log that cannot be written.
 
 use std::fs;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::daemon::{Daemon, LogTo, Options};
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinSet;
-
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 
 fn signal(daemon: &Daemon, signal: Signal) -> Result<()> {
     Ok(kill(Pid::from_raw(daemon.pid()?), signal)?)

@@ -7,11 +7,9 @@ use lodge_proto::v1::{self as pb, EndReason, SandboxState};
 use lodge_tests::api::by_id;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 
 const MIB: u64 = 1 << 20;
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 
 async fn stats(room: &Room) -> Result<pb::SandboxStats> {
     let request = pb::SandboxStatsRequest {
@@ -120,10 +118,7 @@ async fn stats_of_a_frozen_sandbox_stand_still_and_do_not_thaw_it() -> Result<()
     let room = small_room(&daemon).await?;
     let mut live = room.run("echo begun; while :; do :; done").start().await?;
     live.wait_for("begun\n").await?;
-    let request = pb::PauseSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    daemon.api().sandboxes().pause(request).await?;
+    room.pause().await?;
     let first = stats(&room).await?;
     let second = stats(&room).await?;
     ensure!(
@@ -149,10 +144,7 @@ async fn stats_of_a_stopped_sandbox_have_no_figures_of_processes() -> Result<()>
     room.run("head -c 1M /dev/zero | tr '\\0' x")
         .await?
         .exited(0)?;
-    let request = pb::StopSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    daemon.api().sandboxes().stop(request).await?;
+    room.stop().await?;
     let stopped = stats(&room).await?;
     let absent = pb::SandboxStats {
         state: SandboxState::Stopped.into(),

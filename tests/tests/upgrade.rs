@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lodge_proto::v1::{self as pb, SandboxState};
@@ -12,10 +11,8 @@ use lodge_tests::daemon::Daemon;
 use lodge_tests::fake_holder::{FakeHolder, Story};
 use lodge_tests::live::contains;
 use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 /// A build for tests lets itself be told which versions of PID 1's protocol it claims to speak.
 const CLAIM: &str = "LODGE_TEST_PROTOCOL";
 

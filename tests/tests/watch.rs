@@ -5,24 +5,12 @@ use lodge_client::{Client, SandboxEvent, SandboxEvents};
 use lodge_proto::v1::{self as pb, SandboxState, sandbox_event::Event};
 use lodge_tests::api::{Api, by_id};
 use lodge_tests::daemon::Daemon;
-use lodge_tests::room::Room;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until};
 use lodge_tests::watcher::Watcher;
-use std::time::Duration;
 use tonic::Code;
 
-/// Longest wait for what a busy machine has to do.
-const SOON: Duration = Duration::from_secs(20);
 /// Watchers at once, as the API has it.
 const WATCHERS: usize = 256;
-
-async fn stop(room: &Room) -> Result<()> {
-    let request = pb::StopSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    room.api().sandboxes().stop(request).await?;
-    Ok(())
-}
 
 /// Whatever happens to a sandbox is told, in the order in which it happens; looking at it is not.
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +43,7 @@ async fn a_watcher_is_told_of_create_run_stop_and_delete() -> Result<()> {
     watcher
         .until_sandbox("the run's end", room.id(), |s| s.live_runs == 0)
         .await?;
-    stop(&room).await?;
+    room.stop().await?;
     watcher
         .until_sandbox("the stop", room.id(), |s| {
             s.state() == SandboxState::Stopped
@@ -75,27 +63,23 @@ async fn a_watcher_is_told_of_pause_update_and_resume() -> Result<()> {
     let api = daemon.api();
     let room = api.room("paused").await?;
     let mut watcher = Watcher::synced(api).await?;
-    let sandbox = || by_id(room.id());
-    let request = pb::PauseSandboxRequest { sandbox: sandbox() };
-    api.sandboxes().pause(request).await?;
+    room.pause().await?;
     watcher
         .until_sandbox("the pause", room.id(), |s| {
             s.state() == SandboxState::Frozen
         })
         .await?;
     let request = pb::UpdateSandboxRequest {
-        sandbox: sandbox(),
         set_labels: [("team".to_owned(), "red".to_owned())].into(),
         ..Default::default()
     };
-    api.sandboxes().update(request).await?;
+    room.update(request).await?;
     watcher
         .until_sandbox("the update", room.id(), |s| {
             s.state() == SandboxState::Frozen && s.labels.contains_key("team")
         })
         .await?;
-    let request = pb::ResumeSandboxRequest { sandbox: sandbox() };
-    api.sandboxes().resume(request).await?;
+    room.resume().await?;
     watcher
         .until_sandbox("the resume", room.id(), |s| {
             s.state() == SandboxState::Running
@@ -119,7 +103,7 @@ async fn a_watcher_of_one_sandbox_ends_with_it() -> Result<()> {
     ensure!(refused.is_err_and(|status| status.code() == Code::NotFound));
     let (one, other) = (api.room("one").await?, api.room("other").await?);
     let mut watcher = Watcher::open(api, request("one")).await?;
-    stop(&other).await?;
+    other.stop().await?;
     one.delete().await?;
     watcher.until_deleted(one.id()).await?;
     ensure!(watcher.next().await??.is_none(), "the events go on");
@@ -148,7 +132,7 @@ async fn a_watcher_that_does_not_read_holds_up_nobody_and_misses_no_end() -> Res
     }
     let passing = api.room("passing").await?;
     passing.delete().await?;
-    stop(&room).await?;
+    room.stop().await?;
     watcher
         .until_sandbox("the newest state", room.id(), |s| {
             s.state() == SandboxState::Stopped && s.live_runs == 0
@@ -166,7 +150,7 @@ async fn watching_listing_and_measuring_wake_nothing() -> Result<()> {
     let daemon = Daemon::new().await?;
     let api = daemon.api();
     let room = api.room("asleep").await?;
-    stop(&room).await?;
+    room.stop().await?;
     let _watcher = Watcher::synced(api).await?;
     api.list().await?;
     let request = pb::SandboxStatsRequest {

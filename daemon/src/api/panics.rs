@@ -10,21 +10,13 @@ use bytes::Bytes;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Service, http};
-use tower::Layer;
 
 use super::grpc::status::status;
 use crate::error::{Error, ErrorKind};
 
-/// Adds the guard to a server.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CatchPanics;
-
-impl<S> Layer<S> for CatchPanics {
-    type Service = Guarded<S>;
-
-    fn layer(&self, inner: S) -> Guarded<S> {
-        Guarded(inner)
-    }
+/// Guards a server's calls, as a layer of it.
+pub(crate) fn catch_panics<S>(inner: S) -> Guarded<S> {
+    Guarded(inner)
 }
 
 /// A service whose calls may panic.

@@ -435,7 +435,7 @@ fn no_leaf(error: lodge_kernel::cgroup::Error) -> Error {
 }
 
 fn not_asked(error: HolderError) -> Error {
-    if matches!(error, HolderError::Silent) {
+    if matches!(error, HolderError::Silent | HolderError::Gone) {
         return error.into();
     }
     Error::new(

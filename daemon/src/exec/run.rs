@@ -297,18 +297,18 @@ impl Run {
         if before == 0 {
             return Ok(0);
         }
-        group
-            .holder
-            .kill_run(self.id(), GRACE)
-            .await
-            .map_err(|error| {
-                Error::new(
+        match group.holder.kill_run(self.id(), GRACE).await {
+            // Who ends the sandbox ends them, too.
+            Ok(()) | Err(HolderError::Gone) => {}
+            Err(error) => {
+                return Err(Error::new(
                     ErrorKind::Unavailable,
                     "HOLDER_UNREACHABLE",
                     "PID 1 of the sandbox does not answer",
                 )
-                .caused_by(error)
-            })?;
+                .caused_by(error));
+            }
+        }
         let left = group.emptied(GRACE).await;
         if self.is_live() {
             tokio::select! {

@@ -86,6 +86,8 @@ pub(super) enum Remedy {
     None,
     /// The end of what it may still have, which failed: a stop tries that again, and so does whoever needs it.
     EndAgain,
+    /// The end of what it has and what cannot be reached: a stop ends that. Nobody else does, since it may be at work.
+    EndIfAsked,
 }
 
 /// Why it is damaged.
@@ -209,10 +211,10 @@ impl<R: Runtime> Actor<R> {
     async fn stop(&mut self) -> Result<()> {
         let event = match self.remedy {
             Remedy::None => Event::Stop,
-            Remedy::EndAgain => Event::EndAgain,
+            Remedy::EndAgain | Remedy::EndIfAsked => Event::EndAgain,
         };
         match self.decide(event) {
-            Decision::Go(_) if self.remedy == Remedy::EndAgain => self.end_again().await,
+            Decision::Go(_) if self.remedy != Remedy::None => self.end_again().await,
             // Nobody gets it from here on: who needs it waits for its next start.
             Decision::Go(state) => match self.handle.take_live(self.handle.state()) {
                 Some(live) => {
@@ -221,6 +223,10 @@ impl<R: Runtime> Actor<R> {
                 }
                 None => Ok(()),
             },
+            // Whatever is wrong with it: a stop ends its processes.
+            Decision::Stay if self.handle.state() == State::Damaged => {
+                self.runtime.end_leftovers(self.handle.id().clone()).await
+            }
             Decision::Stay => Ok(()),
             Decision::Refuse(refusal) => Err(self.refusal(refusal)),
         }
@@ -374,6 +380,9 @@ impl<R: Runtime> Actor<R> {
             Refusal::IsFrozen => "thaw it: `lodge resume NAME`, Resume in the API; or let the call do so: no `--resume error`, in the API `resume = AUTO`",
             Refusal::IsDamaged if self.remedy == Remedy::EndAgain => {
                 "stop it, which tries again to end its processes, or delete it"
+            }
+            Refusal::IsDamaged if self.remedy == Remedy::EndIfAsked => {
+                "restart lodged, which tries again to reach it; or stop it, which ends its processes and keeps its files"
             }
             Refusal::IsDamaged => "mend what it says and restart lodged, or delete it",
             Refusal::IsBeingDeleted => "acquire it anew",

@@ -19,6 +19,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::image::{Digest, ImageRef};
 use crate::store::{Loaded, Record, Unused};
 
+/// A daemon on it.
+mod daemon;
+
+pub(super) use daemon::{Daemon, acquire};
+
 /// A host in memory. Cheap to clone: all clones are one host.
 #[derive(Clone, Default)]
 pub(crate) struct Fake(Arc<Mutex<World>>);

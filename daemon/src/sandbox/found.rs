@@ -39,6 +39,7 @@ pub(super) fn load(platform: &Arc<Platform>) -> Result<(Vec<Loaded>, Trash)> {
     residue::sweep(
         &platform.cgroup_parent,
         &platform.holders_dir,
+        &platform.owner,
         &with_processes(&loaded),
     );
     let loaded = fault::around("recover.claim uids", || {
@@ -94,8 +95,8 @@ pub(super) async fn condition(host: &Host, record: Arc<Record>) -> Result<Condit
         }
         Reached::Deaf(error) => {
             tracing::error!(sandbox = %record.id, error = &error as &dyn std::error::Error, "holder cannot be reached");
-            Ok(Condition::Damaged(format!(
-                "its PID 1 lives and cannot be reached ({error}); its processes stay until it is deleted"
+            Ok(Condition::Unreachable(format!(
+                "its PID 1 lives and cannot be reached ({error}); its processes stay until it is stopped or deleted"
             )))
         }
     }

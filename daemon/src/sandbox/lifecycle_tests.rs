@@ -1,56 +1,23 @@
 //! What actor, registry and recovery do, on the host in memory.
 
-use std::future::Future;
 use std::time::Duration;
 
-use super::fake::{Fake, FakeLive, turns};
+use super::fake::{Daemon, Fake, FakeLive, acquire, turns};
 use super::filter::Filter;
 use super::handle::{Handle, Resume};
-use super::id::{SandboxName, Tenant};
+use super::id::Tenant;
 use super::idle::{After, IdleChange};
 use super::limits::Shortfall;
-use super::registry::{Acquire, Registry};
 use super::runtime::Motion;
 use super::state::State;
 use super::update::Change;
 use crate::error::Result;
 
-/// One daemon's life on a host: dropped with its tasks, as by kill -9.
-pub(super) struct Daemon {
-    pub(super) registry: Registry<Fake>,
-    runtime: tokio::runtime::Runtime,
-}
-
 impl Daemon {
-    pub(super) fn on(fake: &Fake) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime without threads");
-        let registry = runtime
-            .block_on(Registry::open(fake.clone()))
-            .expect("opened");
-        Self { registry, runtime }
-    }
-
-    pub(super) fn run<T>(&self, work: impl Future<Output = T>) -> T {
-        self.runtime.block_on(work)
-    }
-
+    /// The sandbox of this name, made if there is none.
     pub(super) async fn acquire(&self, name: &str) -> Result<Handle<FakeLive>> {
-        let request = Acquire {
-            name: SandboxName::parse(name).expect("valid"),
-            image: None,
-            env: Default::default(),
-            labels: Default::default(),
-            limits: Default::default(),
-            shortfall: Shortfall::Refuse,
-            idle: Default::default(),
-            resume: Resume::Auto,
-        };
         let tenant = Tenant::default();
-        let acquired = self.registry.acquire(&tenant, &request).await?;
+        let acquired = self.registry.acquire(&tenant, &acquire(name)).await?;
         let id = acquired.sandbox.identity.id;
         self.registry.get(&tenant, &super::SandboxRef::Id(id))
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::fake::{Fake, FakeLive, Moment};
+use super::fake::{Daemon, Fake, FakeLive, Moment};
 use super::filter::Filter;
 use super::handle::{Handle, Resume};
 use super::id::Tenant;
-use super::lifecycle_tests::{Daemon, after, idle, seconds};
+use super::lifecycle_tests::{after, idle, seconds};
 use super::runtime::Motion;
 use super::state::State;
 use crate::error::{Error, Result};

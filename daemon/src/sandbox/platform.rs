@@ -39,6 +39,8 @@ pub struct Platform {
     pub cgroup_parent: cgroup::Parent,
     /// Its name.
     pub cgroup_parent_name: String,
+    /// The mark of our state directory on what lies outside of it.
+    pub owner: String,
     /// Host uids.
     pub uids: UidRanges,
     /// Where holders listen for the next daemon.

@@ -1,6 +1,6 @@
 //! What an earlier daemon left: every sandbox is listed again. One whose holder lives goes on; what is left of a dead one
 //! is ended, and its next run starts it. One whose holder lives and cannot be talked to is damaged: its processes stay as
-//! they are until it is deleted. Nothing that one sandbox left keeps the others from being served.
+//! they are until it is stopped or deleted. Nothing that one sandbox left keeps the others from being served.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -107,12 +107,12 @@ async fn take_up_sandbox<R: Runtime>(registry: &Registry<R>, record: Arc<Record>
         Ok(condition) => condition,
         Err(error) => {
             tracing::error!(sandbox = %record.id, error = %error.chain(), "sandbox not taken up");
-            Condition::Damaged(format!("it could not be taken up: {error}"))
+            Condition::Unreachable(format!("it could not be taken up: {error}"))
         }
     };
     let mut status = Status::new(State::Stopped, expected_limits(runtime, &record));
     status.spec = Some(Arc::new(record.spec.clone()));
-    let mut found = None;
+    let (mut found, mut remedy) = (None, Remedy::None);
     match condition {
         Condition::Alive {
             started,
@@ -129,6 +129,10 @@ async fn take_up_sandbox<R: Runtime>(registry: &Registry<R>, record: Arc<Record>
             found = Some((live, known, runs));
         }
         Condition::Stopped => {}
+        Condition::Unreachable(reason) => {
+            remedy = Remedy::EndIfAsked;
+            (status.state, status.reason) = (State::Damaged, reason);
+        }
         Condition::Damaged(reason) => (status.state, status.reason) = (State::Damaged, reason),
     }
     tracing::info!(
@@ -143,13 +147,16 @@ async fn take_up_sandbox<R: Runtime>(registry: &Registry<R>, record: Arc<Record>
     let (handle, requests) = Handle::new(identity, record.created_at_ms, status);
     let watchman = restore_unused(runtime, &handle).await;
     runtime.recall_runs(&handle).await;
-    if let Some((live, known, _)) = found {
-        adopt(runtime, &handle, live, known).await;
+    if let Some((live, known, _)) = found
+        && !adopt(runtime, &handle, live, known).await
+    {
+        remedy = Remedy::EndIfAsked;
     }
     let known = Known {
         uid_base: Some(record.uid_base),
         record: Some(record),
         watchman,
+        remedy,
     };
     serve(registry, handle, requests, known);
 }
@@ -166,17 +173,25 @@ async fn restore_unused<R: Runtime>(runtime: &R, handle: &Handle<R::Live>) -> Wa
     Watchman::with_note()
 }
 
-/// Takes a holder's runs over. If that panics, the sandbox is damaged: what it says of its runs could not be trusted.
-async fn adopt<R: Runtime>(runtime: &R, handle: &Handle<R::Live>, live: R::Live, known: R::Known) {
-    if let Err(error) = runtime.adopt(handle, live, known).await {
+/// Takes a holder's runs over. If that panics, the sandbox is damaged: what it says of its runs could not be trusted. Says
+/// whether they were taken over.
+async fn adopt<R: Runtime>(
+    runtime: &R,
+    handle: &Handle<R::Live>,
+    live: R::Live,
+    known: R::Known,
+) -> bool {
+    let adopted = runtime.adopt(handle, live, known).await;
+    if let Err(error) = &adopted {
         tracing::error!(sandbox = %handle.id(), error = %error.chain(), "runs not taken over");
         handle.take_live(State::Damaged);
         handle.update(|status| {
             status.reason =
-                "its runs could not be taken over; its processes stay until it is deleted"
+                "its runs could not be taken over; its processes stay until it is stopped or deleted"
                     .to_owned();
         });
     }
+    adopted.is_ok()
 }
 
 async fn take_up_damaged<R: Runtime>(registry: &Registry<R>, id: SandboxId, damage: Damage) {
@@ -206,6 +221,7 @@ struct Known {
     record: Option<Arc<Record>>,
     uid_base: Option<u32>,
     watchman: Watchman,
+    remedy: Remedy,
 }
 
 fn serve<R: Runtime>(
@@ -219,6 +235,7 @@ fn serve<R: Runtime>(
         record,
         uid_base,
         watchman,
+        remedy,
     } = known;
     let actor = Actor {
         runtime: registry.runtime().clone(),
@@ -228,7 +245,7 @@ fn serve<R: Runtime>(
         record,
         uid_base,
         watchman,
-        remedy: Remedy::default(),
+        remedy,
     };
     tokio::spawn(actor.serve());
 }

@@ -211,6 +211,8 @@ pub enum Condition<R: Runtime> {
     },
     /// It has no processes.
     Stopped,
+    /// It has processes that cannot be reached, for this reason.
+    Unreachable(String),
     /// It cannot be used, for this reason.
     Damaged(String),
 }

@@ -90,7 +90,7 @@ impl Record {
 
     /// Reads what `encode` wrote for the sandbox `id`.
     pub(super) fn decode(bytes: &[u8], id: &SandboxId, upgrade: &Upgrade) -> Result<Self, Damage> {
-        Self::parse(bytes, id, upgrade).map_err(|reason| salvage(bytes, reason))
+        Self::parse(bytes, id, upgrade).map_err(|reason| salvage(bytes, id, reason))
     }
 
     fn parse(bytes: &[u8], id: &SandboxId, upgrade: &Upgrade) -> Result<Self, String> {
@@ -172,9 +172,13 @@ struct Sealed<'a> {
 }
 
 /// What a damaged record still tells. None of it is trusted for more than to list the sandbox and to keep its name and
-/// range from being given to another.
-fn salvage(bytes: &[u8], reason: String) -> Damage {
+/// range from being given to another; a record that names another sandbox claims neither.
+fn salvage(bytes: &[u8], id: &SandboxId, reason: String) -> Damage {
     let any: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let named = any
+        .pointer("/record/id")
+        .and_then(serde_json::Value::as_str);
+    let is_its_own = named.is_none_or(|named| named == id.as_str());
     let text = |pointer| any.pointer(pointer).and_then(serde_json::Value::as_str);
     // A tenant whose name has a wrong bit is nobody: no caller would see the sandbox again.
     let whole = serde_json::from_slice::<Sealed<'_>>(bytes)
@@ -183,10 +187,13 @@ fn salvage(bytes: &[u8], reason: String) -> Damage {
     Damage {
         reason,
         tenant: tenant.and_then(|text| Tenant::parse(text).ok()),
-        name: text("/record/spec/name").and_then(|text| SandboxName::parse(text).ok()),
+        name: text("/record/spec/name")
+            .filter(|_| is_its_own)
+            .and_then(|text| SandboxName::parse(text).ok()),
         uid_base: any
             .pointer("/record/uid_base")
             .and_then(serde_json::Value::as_u64)
+            .filter(|_| is_its_own)
             .and_then(|base| u32::try_from(base).ok()),
     }
 }

@@ -216,6 +216,8 @@ fn another_sandboxs_record_is_damage() {
         "{}",
         damage.reason
     );
+    // Or the copy would take them from the sandbox that has them.
+    assert_eq!((damage.name, damage.uid_base), (None, None));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1 as pb;
-use lodge_tests::api::by_id;
+use lodge_tests::api::{by_id, reason};
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::{Ran, Room};
 use tonic::{Code, Status};
@@ -158,19 +158,12 @@ where
         let status = ended.with_context(|| format!("the connection broke: {first}"))?;
         return Ok(Outcome::Dead(status));
     }
-    ensure!(!reason_of(&first).is_empty(), "no reason: {first:?}");
+    ensure!(!reason(&first).is_empty(), "no reason: {first:?}");
     match call().await {
         Ok(answer) => Ok(Outcome::Answered(answer)),
-        Err(second) if reason_of(&second) == DAMAGED => Ok(Outcome::Damaged),
+        Err(second) if reason(&second) == DAMAGED => Ok(Outcome::Damaged),
         Err(second) => bail!("failed twice: {first}, then {second}"),
     }
-}
-
-fn reason_of(status: &Status) -> String {
-    status
-        .get_details_error_info()
-        .map(|info| info.reason)
-        .unwrap_or_default()
 }
 
 /// Whether the transport failed, and not the daemon: such a status has no reason.

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::cli::Daemon;
-use crate::sandbox_arg::SandboxArg;
 use crate::{each, terminal, units};
 
 /// Freeze all processes of sandboxes until they are needed
@@ -14,14 +13,12 @@ use crate::{each, terminal, units};
 /// were. A sandbox that is stopped cannot be paused. Prints the names of those that are frozen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Names, or `id:` and ids
-    #[arg(required = true)]
-    names: Vec<SandboxArg>,
+    #[command(flatten)]
+    sandboxes: each::Sandboxes,
 }
 
 pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
-    let client = daemon.connect().await?;
-    each::of(&client, &args.names, async |sandbox| {
+    each::of(daemon, &args.sandboxes, async |sandbox| {
         let paused = sandbox.pause().await?;
         // Only for a person: `lodge stats --json` has what is left.
         if let Some(bytes) = paused.reclaimed_bytes

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use lodge_client::{Outcome, ResumeMode, Run, RunStream, Sandbox, SandboxRef};
+use lodge_client::{MAX_OUTPUT_BYTES, Outcome, ResumeMode, Run, RunStream, Sandbox, SandboxRef};
 
 use crate::cli::Daemon;
 use crate::environment::Environment;
@@ -137,6 +137,13 @@ async fn object(args: &Args, daemon: &Daemon) -> Result<(Outcome, Sandbox)> {
 /// Starts the run and waits until it has an id.
 async fn start(args: &Args, daemon: &Daemon) -> Result<(Sandbox, RunStream, String)> {
     // What is wrong with the arguments is told before anything is created.
+    if u64::try_from(args.max_output).unwrap_or(0) > MAX_OUTPUT_BYTES {
+        return Err(Advice::new(
+            "--max-output is above 8 MiB",
+            "without --json nothing is cut",
+        )
+        .into());
+    }
     let variables = args.environment.variables()?;
     let secrets = args.environment.secrets()?;
     let sandbox = sandbox(args, daemon).await?;

@@ -9,6 +9,7 @@ use lodge_proto::v1 as wire;
 use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
+use tower::layer::layer_fn;
 use wire::exec_service_server::ExecServiceServer;
 use wire::image_service_server::ImageServiceServer;
 use wire::node_service_server::NodeServiceServer;
@@ -18,10 +19,10 @@ use super::exec::ExecServer;
 use super::image::ImageServer;
 use super::node::NodeServer;
 use super::sandbox::SandboxServer;
-use crate::api::busy::CountCalls;
+use crate::api::busy::count_calls;
 use crate::api::connections::Connection;
 use crate::api::listener::Door;
-use crate::api::panics::CatchPanics;
+use crate::api::panics::catch_panics;
 use crate::service::Service;
 
 /// Calls at once on one connection: more than the live runs that a sandbox may have.
@@ -77,8 +78,8 @@ pub async fn serve<S: Service>(
         .build_v1()?;
     let (draining, drained) = watch::channel(());
     let router = bounded()
-        .layer(CountCalls)
-        .layer(CatchPanics)
+        .layer(layer_fn(count_calls))
+        .layer(layer_fn(catch_panics))
         .add_service(health_service)
         .add_service(reflection)
         .add_service(sized!(

@@ -267,8 +267,10 @@ fn explain(before: &Belief, done: &Done, company: Company<'_>) -> Vec<Belief> {
         {
             unchanged()
         }
-        // It met one whose holder died under it.
-        Answer::Refused("SANDBOX_STOPPED") if company.has(&[Op::HolderDies]) => unchanged(),
+        // It met one whose holder died under it, or started it, and it died then.
+        Answer::Refused("SANDBOX_STOPPED") if company.has(&[Op::HolderDies]) => {
+            half_done(before, done.op)
+        }
         answer => match (effect(before, done.op), answer) {
             (Err(expected), Answer::Refused(reason)) if expected == *reason => {
                 refused(before, done.op)

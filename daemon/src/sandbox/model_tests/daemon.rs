@@ -1,4 +1,4 @@
-//! One daemon's life on a host in memory. Dropping it is a kill -9: its tasks end wherever they are.
+//! A daemon on a host in memory, and what a sequence does with it.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, yield_now};
 
 use super::super::SandboxRef;
-use super::super::fake::{Fake, FakeLive, turns};
+use super::super::fake::{self, Fake, FakeLive, turns};
 use super::super::handle::{Handle, Resume};
 use super::super::id::{SandboxName, Tenant};
 use super::super::idle::{After, IdleChange};
@@ -25,34 +25,29 @@ const QUIET_AFTER: usize = 20;
 
 /// A daemon.
 pub(super) struct Daemon {
-    pub(super) fake: Fake,
-    pub(super) registry: Registry<Fake>,
-    runtime: tokio::runtime::Runtime,
+    fake: Fake,
+    life: fake::Daemon,
 }
 
 impl Daemon {
     /// Starts one, that takes up what is on the host.
     pub(super) fn on(fake: &Fake) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime without threads");
-        let registry = runtime
-            .block_on(Registry::open(fake.clone()))
-            .expect("opened");
         Self {
             fake: fake.clone(),
-            registry,
-            runtime,
+            life: fake::Daemon::on(fake),
         }
+    }
+
+    /// What its callers ask.
+    pub(super) fn registry(&self) -> &Registry<Fake> {
+        &self.life.registry
     }
 
     /// Waits for something, which must not take any time.
     pub(super) fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, String> {
         let done = self
-            .runtime
-            .block_on(async { tokio::time::timeout(STUCK_AFTER, work).await });
+            .life
+            .run(async { tokio::time::timeout(STUCK_AFTER, work).await });
         done.map_err(|_| "it is stuck".to_owned())
     }
 
@@ -67,7 +62,7 @@ impl Daemon {
         name: &'static str,
         op: Op,
     ) -> impl Future<Output = Answer> + use<> {
-        let (registry, fake) = (self.registry.clone(), self.fake.clone());
+        let (registry, fake) = (self.registry().clone(), self.fake.clone());
         async move {
             let done = call(&registry, &fake, name, op).await;
             done.unwrap_or_else(|error| Answer::Refused(error.reason()))
@@ -78,7 +73,7 @@ impl Daemon {
     pub(super) fn handle(&self, name: &str) -> Result<Handle<FakeLive>, String> {
         let name = SandboxName::parse(name).expect("valid");
         let found = self
-            .registry
+            .registry()
             .get(&Tenant::default(), &SandboxRef::Name(name));
         found.map_err(|error| error.to_string())
     }
@@ -90,14 +85,13 @@ impl Daemon {
         work: impl Future<Output = Result<T>>,
     ) -> Result<T, String> {
         let kept = self.run(work)?.map_err(|error| error.to_string())?;
-        self.runtime
-            .block_on(async { tokio::time::sleep(time).await });
+        self.life.run(async { tokio::time::sleep(time).await });
         Ok(kept)
     }
 
     /// Begins something on the daemon's own tasks.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        self.runtime.spawn(work)
+        self.life.spawn(work)
     }
 }
 
@@ -177,17 +171,12 @@ fn update(label: u8) -> Change {
 
 fn request(name: &str, resume: Resume) -> Acquire {
     Acquire {
-        name: SandboxName::parse(name).expect("valid"),
-        image: None,
-        env: Default::default(),
-        labels: Default::default(),
-        limits: Default::default(),
         idle: IdleChange {
             freeze: Some(After::of(FREEZE_AFTER)),
             stop: Some(After::of(STOP_AFTER)),
             delete: None,
         },
-        shortfall: Shortfall::Refuse,
         resume,
+        ..fake::acquire(name)
     }
 }

@@ -160,10 +160,10 @@ impl Play {
     }
 
     fn nothing_is_lost(&mut self) -> Result<(), String> {
-        let listed = self
-            .daemon()
-            .registry
-            .list(&Tenant::default(), &Filter::default(), None, 100);
+        let listed =
+            self.daemon()
+                .registry()
+                .list(&Tenant::default(), &Filter::default(), None, 100);
         for (name, beliefs) in NAMES.iter().zip(&mut self.beliefs) {
             let mut found = listed
                 .iter()
@@ -184,10 +184,10 @@ impl Play {
     }
 
     fn host_agrees(&self) -> Result<(), String> {
-        let listed = self
-            .daemon()
-            .registry
-            .list(&Tenant::default(), &Filter::default(), None, 100);
+        let listed =
+            self.daemon()
+                .registry()
+                .list(&Tenant::default(), &Filter::default(), None, 100);
         let world = self.fake.world();
         for one in &listed {
             let alive = world.alive.get(one.id());
