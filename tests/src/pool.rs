@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use lodge_proto::v1 as pb;
+use tonic::Status;
 
 use crate::daemon::{Daemon, Images, Options, StateAt};
 use crate::image;
@@ -41,6 +43,13 @@ pub async fn import(daemon: &Daemon) -> Result<()> {
 /// The pool's file.
 pub fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("pool.img")
+}
+
+/// Gives it another size; the error as the daemon gave it.
+pub async fn grow(daemon: &Daemon, bytes: u64) -> Result<pb::HostDisk, Status> {
+    let request = pb::GrowPoolRequest { bytes };
+    let grown = daemon.api().node().grow_pool(request).await?.into_inner();
+    grown.host.ok_or_else(|| Status::data_loss("no figures"))
 }
 
 /// Fails unless the daemon is the only one to see the pool, on the one loop device that its file has.
