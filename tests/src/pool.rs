@@ -53,12 +53,10 @@ pub fn root_of(daemon: &Daemon, room: &Room) -> Result<PathBuf> {
     let text = fs::read_to_string(&volume);
     let text = text.with_context(|| format!("read {}", volume.display()))?;
     let volume: serde_json::Value = serde_json::from_str(&text)?;
-    let number = volume["number"].as_u64().context("a number")?;
+    let number = volume["number"].as_str().context("a number")?;
     let pool = daemon.state_dir().join("pool/roots");
     let seen = PathBuf::from(format!("/proc/{}/root", daemon.pid()?));
-    Ok(seen
-        .join(pool.strip_prefix("/")?)
-        .join(format!("{number:016x}")))
+    Ok(seen.join(pool.strip_prefix("/")?).join(number))
 }
 
 /// Gives it another size; the error as the daemon gave it.
