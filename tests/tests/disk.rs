@@ -112,7 +112,10 @@ async fn made_or_told(daemon: &Daemon, name: &str) -> Result<Option<Room>> {
             let reason = status.get_details_error_info().map(|info| info.reason);
             ensure!(
                 status.code() == Code::ResourceExhausted
-                    && reason.as_deref() == Some("HOST_DISK_FULL"),
+                    && matches!(
+                        reason.as_deref(),
+                        Some("HOST_DISK_FULL" | "HOST_DISK_RESERVE")
+                    ),
                 "{status:?}"
             );
             Ok(None)
