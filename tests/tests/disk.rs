@@ -61,14 +61,18 @@ impl Filler {
     /// Leaves so many bytes free.
     fn fill(&self, free: u64) -> Result<()> {
         self.empty()?;
-        let path = self.dir.join("bytes");
-        let mut file = File::create(&path)?;
+        // On a full btrfs a file can be removed, and not always be cut.
+        let room = self.dir.join("room");
+        // Where there is not that much, all that there is stays free.
+        let _less = fs::write(&room, vec![1; usize::try_from(free)?]);
+        let mut file = File::create(self.dir.join("bytes"))?;
         let page = [1u8; 4096];
         while file.write_all(&page).is_ok() {}
-        let len = file.metadata()?.len();
-        file.set_len(len.saturating_sub(free))?;
-        // What btrfs let go of is free when it is on disk.
-        Ok(rustix::fs::syncfs(&file)?)
+        // What it let go of is free when it is on disk; that the disk is full it says here once more.
+        let _full = rustix::fs::syncfs(&file);
+        fs::remove_file(&room).context("make room")?;
+        let _full = rustix::fs::syncfs(&file);
+        Ok(())
     }
 
     /// Leaves so many inodes free.
@@ -93,7 +97,8 @@ impl Filler {
         for entry in fs::read_dir(&self.dir)? {
             fs::remove_file(entry?.path())?;
         }
-        Ok(rustix::fs::syncfs(File::open(&self.dir)?)?)
+        let _full = rustix::fs::syncfs(File::open(&self.dir)?);
+        Ok(())
     }
 }
 
