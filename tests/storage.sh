@@ -15,7 +15,7 @@ readonly HERE=$(cd "$(dirname "$0")/.." && pwd)
 readonly FILE=$HERE/target/btrfs.img MOUNT=$HERE/target/btrfs
 readonly TOOLS=$HERE/target/btrfs-progs
 readonly SIZE=24G       # sparse: what is not written takes nothing
-readonly TRIES=200      # of 0.1 s: sandboxes of a test that was cut off end in the background
+readonly TRIES=600      # of 0.1 s: sandboxes of a test that was cut off end in the background
 readonly SUITE=trixie   # its btrfs-progs know simple quotas; those of Debian 12 do not
 
 say() { printf 'storage: %s\n' "$*" >&2; }
@@ -32,7 +32,8 @@ up() {
   [ ! -e "$FILE" ] || [ -z "$(devices)" ] || { say "$FILE is in use: tests/storage.sh down"; exit 1; }
   rm -f "$FILE"
   truncate --size "$SIZE" "$FILE"
-  mkfs.btrfs --quiet "$FILE" >/dev/null
+  # As the product makes a pool.
+  mkfs.btrfs --quiet --metadata single --data single "$FILE" >/dev/null
   local device
   device=$(losetup --find --show --direct-io=on "$FILE")
   if ! mount -o noatime,discard=async "$device" "$MOUNT"; then

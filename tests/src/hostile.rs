@@ -85,7 +85,12 @@ impl Archive {
         if !self.dirs.insert(name.to_owned()) {
             return Ok(self);
         }
-        let mode = if name == "tmp" { 0o1777 } else { 0o755 };
+        // All entries are root's; a user has its home all the same.
+        let mode = if matches!(name, "tmp" | "home/user") {
+            0o1777
+        } else {
+            0o755
+        };
         self.entry(&Entry {
             name: name.as_bytes(),
             kind: b'5',

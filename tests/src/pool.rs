@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use lodge_proto::v1 as pb;
+use tonic::Status;
 
 use crate::daemon::{Daemon, Images, Options, StateAt};
 use crate::image;
+use crate::room::Room;
 use crate::storage::{self, Driver};
 
-/// Size of a pool: more than any of these tests writes; it takes what is in it.
-pub const BYTES: u64 = 1 << 30;
+/// Size of a pool: an import leaves the last GiB alone. It takes what is in it.
+pub const BYTES: u64 = 4 << 30;
 
 /// How such a daemon is configured.
 pub fn options() -> Options {
@@ -41,6 +44,26 @@ pub async fn import(daemon: &Daemon) -> Result<()> {
 /// The pool's file.
 pub fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("pool.img")
+}
+
+/// The subvolume of a sandbox, as the daemon sees it.
+pub fn root_of(daemon: &Daemon, room: &Room) -> Result<PathBuf> {
+    let volume = daemon.state_dir().join("sandboxes").join(room.id());
+    let volume = volume.join("layer/volume");
+    let text = fs::read_to_string(&volume);
+    let text = text.with_context(|| format!("read {}", volume.display()))?;
+    let volume: serde_json::Value = serde_json::from_str(&text)?;
+    let number = volume["number"].as_str().context("a number")?;
+    let pool = daemon.state_dir().join("pool/roots");
+    let seen = PathBuf::from(format!("/proc/{}/root", daemon.pid()?));
+    Ok(seen.join(pool.strip_prefix("/")?).join(number))
+}
+
+/// Gives it another size; the error as the daemon gave it.
+pub async fn grow(daemon: &Daemon, bytes: u64) -> Result<pb::HostDisk, Status> {
+    let request = pb::GrowPoolRequest { bytes };
+    let grown = daemon.api().node().grow_pool(request).await?.into_inner();
+    grown.host.ok_or_else(|| Status::data_loss("no figures"))
 }
 
 /// Fails unless the daemon is the only one to see the pool, on the one loop device that its file has.

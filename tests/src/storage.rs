@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, statfs};
-use nix::sys::statvfs::statvfs;
 
 use crate::binary;
 use crate::daemon::Daemon;
@@ -100,8 +99,13 @@ pub fn taken_of_host(dir: &Path) -> Result<u64> {
 /// What the storage driver has in use for a state directory, in bytes; on btrfs, for all that lies there.
 pub fn used_by_driver(dir: &Path) -> Result<u64> {
     if is_btrfs(dir) {
-        let fs = statvfs(dir).with_context(|| format!("look at {}", dir.display()))?;
-        return Ok((fs.blocks() - fs.blocks_free()) * fs.fragment_size());
+        // statvfs(2) counts what is set aside for metadata as used.
+        let allocation = sysfs(dir)?.join("allocation");
+        let kinds = ["data", "metadata"].map(|kind| allocation.join(kind).join("bytes_used"));
+        return kinds.iter().try_fold(0, |sum, file| {
+            let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            Ok(sum + text.trim().parse::<u64>()?)
+        });
     }
     Ok(blocks_below(dir) * 512)
 }
@@ -226,6 +230,16 @@ pub fn leftovers(daemon: &Daemon, sandboxes: usize) -> Result<Vec<String>> {
     Ok(left)
 }
 
+/// Makes a subvolume, as only the host can.
+pub fn make_subvolume(path: &Path) -> Result<()> {
+    let mut make = Command::new("btrfs");
+    let made = make.args(["--quiet", "subvolume", "create"]).arg(path);
+    let made = made.output().context("run btrfs")?;
+    let said = String::from_utf8_lossy(&made.stderr);
+    ensure!(made.status.success(), "btrfs subvolume create: {said}");
+    Ok(())
+}
+
 /// Makes a btrfs of this many bytes in a file and mounts it. The kernel releases the loop device with the last mount.
 pub fn mount_btrfs(file: &Path, bytes: u64, at: &Path) -> Result<()> {
     fs::create_dir_all(at)?;
@@ -251,7 +265,10 @@ pub fn mount_btrfs(file: &Path, bytes: u64, at: &Path) -> Result<()> {
 /// Quota groups of level 1 on the btrfs at `path`, by the kernel's names.
 pub fn sandbox_groups(path: &Path) -> Result<BTreeSet<OsString>> {
     let mut found = BTreeSet::new();
-    for group in fs::read_dir(groups_dir(path)?).into_iter().flatten() {
+    for group in fs::read_dir(sysfs(path)?.join("qgroups"))
+        .into_iter()
+        .flatten()
+    {
         let name = group?.file_name();
         if name.to_string_lossy().starts_with("1_") {
             found.insert(name);
@@ -260,18 +277,16 @@ pub fn sandbox_groups(path: &Path) -> Result<BTreeSet<OsString>> {
     Ok(found)
 }
 
-/// The directory of a mounted btrfs in sysfs is named by its UUID, which `btrfs` tells.
-fn groups_dir(path: &Path) -> Result<PathBuf> {
-    let output = Command::new("btrfs")
-        .args(["filesystem", "show", "--raw"])
-        .arg(path)
-        .output()
-        .context("run btrfs")?;
+/// The directory of a mounted btrfs in sysfs: it is named by its UUID, which `findmnt` tells.
+fn sysfs(path: &Path) -> Result<PathBuf> {
+    let mut find = Command::new("findmnt");
+    let find = find.args(["--noheadings", "--output", "UUID", "--target"]);
+    let output = find.arg(path).output().context("run findmnt")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let uuid = text.split_once("uuid: ").map(|(_, rest)| rest);
-    let uuid = uuid.and_then(|rest| rest.split_whitespace().next());
-    let uuid = uuid.with_context(|| format!("no UUID of {}: {text}", path.display()))?;
-    Ok(Path::new("/sys/fs/btrfs").join(uuid).join("qgroups"))
+    // As often as it is mounted there.
+    let uuid = text.split_whitespace().next();
+    let uuid = uuid.with_context(|| format!("no UUID of {}", path.display()))?;
+    Ok(Path::new("/sys/fs/btrfs").join(uuid))
 }
 
 /// Fails unless `btrfs check` finds nothing. The file is not mounted.

@@ -326,6 +326,7 @@ const ROWS: &[&str] = &[
     "case_l1_",
     "case_l2_",
     "case_l3_",
+    "case_m3_",
     "attack_a01_",
     "attack_a02_",
     "attack_a03_",

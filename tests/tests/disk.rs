@@ -9,17 +9,32 @@ use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::api::reason;
 use lodge_tests::arena::{HEALTH_WITHIN, NEIGHBOUR_WITHIN, no_timeout};
-use lodge_tests::daemon::{Daemon, Options, StateFs};
+use lodge_tests::daemon::{Daemon, Images, Options, StateFs};
+use lodge_tests::pool;
 use lodge_tests::room::Room;
+use lodge_tests::storage::Driver;
 use lodge_tests::wait::{SOON, until};
 use tonic::{Code, Request};
 
-/// Size of the state directory's file system.
-const SMALL: StateFs = StateFs::Memory("size=32m,nr_inodes=4096");
+/// The state directory's file system: for the layers of sandboxes, and for a pool.
+const SMALL: StateFs = StateFs::Memory("size=96m,nr_inodes=4096");
+const SMALL_BTRFS: StateFs = StateFs::Btrfs(2 << 30);
+/// What of that is taken at once: an import leaves the last GiB alone, and to fill it each time would take long.
+const BALLAST: u64 = 1600 << 20;
 /// What is left free while sandboxes are made: from nothing to more than one needs, so that each of its writes is once
 /// the one that fails.
-const FREE_BYTES: [u64; 6] = [0, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
-/// The same for inodes.
+const FREE_BYTES: [u64; 9] = [
+    0,
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    24 << 20,
+];
+/// The same for inodes, where the file system has a number of them.
 const FREE_INODES: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 8];
 /// How long a slow disk takes, in milliseconds, and how long a caller waits for it.
 const SLOW_MS: u64 = 4_000;
@@ -27,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counts aloud until the file `stop` is there.
 const COUNT: &str =
-    "i=0; until [ -e /tmp/stop ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 7";
+    "i=0; until [ -e /dev/shm/stop ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 7";
 
 /// What fills the file system, beside the daemon's own.
 struct Filler {
@@ -44,12 +59,18 @@ impl Filler {
     /// Leaves so many bytes free.
     fn fill(&self, free: u64) -> Result<()> {
         self.empty()?;
-        let path = self.dir.join("bytes");
-        let mut file = File::create(&path)?;
+        // On a full btrfs a file can be removed, and not always be cut.
+        let room = self.dir.join("room");
+        // Where there is not that much, all that there is stays free.
+        let _less = fs::write(&room, vec![1; usize::try_from(free)?]);
+        let mut file = File::create(self.dir.join("bytes"))?;
         let page = [1u8; 4096];
         while file.write_all(&page).is_ok() {}
-        let len = file.metadata()?.len();
-        Ok(file.set_len(len.saturating_sub(free))?)
+        // What it let go of is free when it is on disk; that the disk is full it says here once more.
+        let _full = rustix::fs::syncfs(&file);
+        fs::remove_file(&room).context("make room")?;
+        let _full = rustix::fs::syncfs(&file);
+        Ok(())
     }
 
     /// Leaves so many inodes free.
@@ -74,6 +95,7 @@ impl Filler {
         for entry in fs::read_dir(&self.dir)? {
             fs::remove_file(entry?.path())?;
         }
+        let _full = rustix::fs::syncfs(File::open(&self.dir)?);
         Ok(())
     }
 }
@@ -91,7 +113,8 @@ async fn made_or_told(daemon: &Daemon, name: &str) -> Result<Option<Room>> {
         }
         Err(status) => {
             ensure!(
-                status.code() == Code::ResourceExhausted && reason(&status) == "HOST_DISK_FULL",
+                status.code() == Code::ResourceExhausted
+                    && ["HOST_DISK_FULL", "HOST_DISK_RESERVE"].contains(&reason(&status).as_str()),
                 "{status:?}"
             );
             Ok(None)
@@ -112,11 +135,26 @@ async fn delete_works(daemon: &Daemon, room: &Room) -> Result<()> {
 /// nothing, live runs go on and end as they do, a delete works, and with space again all is as before.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_d10_state_file_system_is_full() -> Result<()> {
+    let driver = Driver::of_tests()?;
     let options = Options {
-        state_fs: Some(SMALL),
+        state_fs: Some(match driver {
+            Driver::Overlay => SMALL,
+            Driver::Btrfs => SMALL_BTRFS,
+        }),
+        // A pool cannot have its images elsewhere.
+        images: match driver {
+            Driver::Overlay => Images::Base,
+            Driver::Btrfs => Images::Unset,
+        },
+        config: "[storage]\nreserve_bytes = 0\n[limits]\ndisk_bytes = 67108864\n".to_owned(),
         ..Options::default()
     };
     let mut daemon = Daemon::start(options).await?;
+    if driver == Driver::Btrfs {
+        pool::import(&daemon).await?;
+        let ballast = File::create(daemon.state_dir().join("ballast"))?;
+        rustix::fs::fallocate(&ballast, rustix::fs::FallocateFlags::empty(), 0, BALLAST)?;
+    }
     let busy = daemon.api().room("busy").await?;
     let goner = daemon.api().room("goner").await?;
     goner.run("echo x > file").await?.exited(0)?;
@@ -127,7 +165,8 @@ async fn attack_d10_state_file_system_is_full() -> Result<()> {
     let fills = FREE_BYTES
         .map(Some)
         .into_iter()
-        .chain(FREE_INODES.map(|_| None));
+        .chain(FREE_INODES.map(|_| None))
+        .filter(|fill| fill.is_some() || driver == Driver::Overlay);
     for (index, free) in fills.enumerate() {
         match free {
             Some(bytes) => filler.fill(bytes)?,
@@ -165,7 +204,7 @@ async fn attack_d10_state_file_system_is_full() -> Result<()> {
         !busy.processes_of(&count.run_id).await?.is_empty(),
         "the live run was ended"
     );
-    busy.run("touch /tmp/stop").root().await?.exited(0)?;
+    busy.run(": > /dev/shm/stop").root().await?.exited(0)?;
     until("the live run has ended", SOON, || async {
         Ok(busy
             .processes_of(&count.run_id)
@@ -178,6 +217,10 @@ async fn attack_d10_state_file_system_is_full() -> Result<()> {
     filler.empty()?;
     let again = daemon.api().room("goner").await?;
     ensure!(again.run("ls; echo fine").await?.ok()? == "fine");
+    // Whatever its file system met meanwhile, a start mends it.
+    busy.stop().await?;
+    let wrote = busy.run("echo written > file; sync; cat file").await?;
+    ensure!(wrote.ok()? == "written", "{}", wrote.story());
     Ok(())
 }
 

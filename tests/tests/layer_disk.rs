@@ -1,20 +1,26 @@
-//! Attack D11: the file system under one sandbox's files is full, read-only or broken while everything else is well.
+//! Attack D11: the file system under one sandbox's files is full, read-only or broken while everything else is well. On the driver
+//! overlay with the layers that there were before layers had file systems of their own, which are plain directories, and with
+//! those that have; on btrfs with a pool.
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use lodge_tests::api::reason;
-use lodge_tests::daemon::Daemon;
-use lodge_tests::host;
+use lodge_tests::daemon::{Daemon, Options};
 use lodge_tests::room::Room;
+use lodge_tests::storage::Driver;
 use lodge_tests::wait::{SOON, until};
+use lodge_tests::{arena, host, pool, storage};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tonic::Status;
 
+/// User id of a sandbox's user, as it is on disk.
+const USER: u32 = 1000;
 /// Size of the file system in memory.
 const SMALL: &str = "mode=0700,size=1m,nr_inodes=256";
 /// Size of the one on a loop device, and of a file on it that no cache has.
@@ -31,27 +37,20 @@ struct Ground {
 impl Ground {
     /// `mount` puts the file system where it is told.
     async fn new(mount: impl Fn(&Path) -> Result<()>) -> Result<Self> {
-        let daemon = Daemon::new().await?;
+        let daemon = overlay().await?;
         let room = daemon.api().room("on-its-own").await?;
         let neighbour = daemon.api().room("neighbour").await?;
-        room.run("echo kept > file").await?.exited(0)?;
         room.stop().await?;
         let ground = Self {
             daemon,
             room,
             neighbour,
         };
-        let (layer, old) = (ground.layer(), ground.layer().with_extension("old"));
-        fs::rename(&layer, &old)?;
+        let layer = ground.layer();
+        fs::remove_dir_all(&layer)?;
         fs::create_dir(&layer)?;
         mount(&layer)?;
-        let copied = Command::new("cp")
-            .arg("-a")
-            .arg(old.join("."))
-            .arg(&layer)
-            .status()?;
-        ensure!(copied.success(), "cp: {copied}");
-        fs::remove_dir_all(&old)?;
+        as_before_limits(&layer)?;
         ensure!(ground.room.run("cat file").await?.ok()? == "kept");
         Ok(ground)
     }
@@ -113,6 +112,30 @@ impl Ground {
         .await?;
         self.others_are_fine().await
     }
+}
+
+/// A daemon on the driver overlay, whichever is under test.
+async fn overlay() -> Result<Daemon> {
+    Daemon::start(Options {
+        driver: Some(Driver::Overlay),
+        ..Options::default()
+    })
+    .await
+}
+
+/// Fills a sandbox's directory as it was before layers had a limit, with a file of its user.
+fn as_before_limits(layer: &Path) -> Result<()> {
+    for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
+        fs::create_dir(layer.join(name))?;
+        fs::set_permissions(layer.join(name), fs::Permissions::from_mode(mode))?;
+    }
+    let home = layer.join("upper/home/user");
+    fs::create_dir_all(&home)?;
+    fs::write(home.join("file"), "kept\n")?;
+    for path in [&home, &home.join("file")] {
+        chown(path, Some(USER), Some(USER))?;
+    }
+    Ok(())
 }
 
 /// The reason of a refusal, which is never a mere "internal".
@@ -222,4 +245,116 @@ fn on_a_loop_device(place: &Path) -> Result<()> {
     let mounted = command.arg(&device).arg(place).status()?;
     ensure!(mounted.success(), "mount: {mounted}");
     Ok(())
+}
+
+/// Forgets what is cached of a file, so that the next read asks the device.
+const FORGET: &str = "
+import os
+f = os.open('unread', os.O_RDONLY)
+os.fsync(f)
+os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
+";
+
+/// The image of one sandbox's layer is cut short while it runs: it fails where it reads and writes, with a reason where it is
+/// started; the others do not notice, and it can be deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d11_image_of_one_layer_is_cut_short() -> Result<()> {
+    let daemon = overlay().await?;
+    let neighbour = daemon.api().room("neighbour").await?;
+    let room = daemon.api().room("cut").await?;
+    let base = room.uid_base(&daemon.cgroup())?;
+    let write = format!("head -c {UNREAD_BYTES} /dev/urandom > unread && sync");
+    room.run(write).await?.exited(0)?;
+    room.python(FORGET).await?.exited(0)?;
+    let image = daemon.state_dir().join("sandboxes").join(room.id());
+    let image = image.join("layer/layer.img");
+    File::options().write(true).open(&image)?.set_len(0)?;
+    let ran = room.run("cat unread > /dev/null").await?;
+    ensure!(
+        ran.code() != 0 && ran.errors().contains("Input/output error"),
+        "{}",
+        ran.story()
+    );
+    let fine = || async {
+        let ran = neighbour.run("echo x > file; sync; cat file").await?;
+        ensure!(ran.ok()? == "x", "{}", ran.story());
+        anyhow::Ok(())
+    };
+    fine().await?;
+    room.stop().await?;
+    let refused = room.run("true").send().await;
+    let refused = refused.err().context("it was started without its files")?;
+    reason_of(&refused)?;
+    fine().await?;
+    room.delete().await.context("delete")?;
+    arena::leaves_nothing(&daemon, room.id(), base).await?;
+    storage::nothing_but(&daemon, 1).await?;
+    fine().await
+}
+
+/// One sandbox's subvolume is made read-only in its pool: its writes fail, its reads and the others do not, and it goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d11_read_only_subvolume_of_one_sandbox() -> Result<()> {
+    let mut daemon = pool::daemon().await?;
+    let room = daemon.api().room("read-only").await?;
+    room.run("echo kept > file").await?.exited(0)?;
+    let own = pool::root_of(&daemon, &room)?;
+    let neighbour = daemon.api().room("neighbour").await?;
+    let read_only = |word: &str| -> Result<()> {
+        let mut set = Command::new("btrfs");
+        let set = set.args(["property", "set", "-f", "-ts"]).arg(&own);
+        let set = set.args(["ro", word]).status()?;
+        ensure!(set.success(), "btrfs property: {set}");
+        Ok(())
+    };
+    read_only("true")?;
+    let ran = room.run("echo more > more").await?;
+    ensure!(
+        ran.code() != 0 && ran.errors().contains("Read-only file system"),
+        "{}",
+        ran.story()
+    );
+    ensure!(room.run("cat file").await?.ok()? == "kept");
+    neighbour.run("echo x > file; sync").await?.exited(0)?;
+    room.stop().await?;
+    // That it starts is not asked for, but that a refusal has a reason.
+    if let Err(status) = room.run("cat file").send().await {
+        reason_of(&status)?;
+    }
+    read_only("false")?;
+    ensure!(room.run("echo more > more; cat file").await?.ok()? == "kept");
+    read_only("true")?;
+    room.delete().await?;
+    storage::nothing_but(&daemon, 1).await?;
+    neighbour.run("cat file").await?.exited(0)?;
+    pool::is_sound_when_all_is_ended(&mut daemon)
+}
+
+/// The whole pool is lost while it is used: the daemon answers, says what is the matter, and takes deletes.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d11_pool_is_cut_short() -> Result<()> {
+    let mut daemon = pool::daemon().await?;
+    let room = daemon.api().room("room").await?;
+    room.run("echo kept > file; sync").await?.exited(0)?;
+    let file = pool::file(&daemon.state_dir());
+    File::options().write(true).open(&file)?.set_len(0)?;
+    let write = "echo more > more; sync && cat more > /dev/null && sync more";
+    if let Ok(ran) = room.run(write).send().await {
+        ensure!(ran.code() != 0, "{}", ran.story());
+    }
+    ensure!(daemon.api().list().await?.len() == 1);
+    daemon.api().health().await?;
+    let request = lodge_proto::v1::AcquireRequest {
+        name: "new".into(),
+        ..Default::default()
+    };
+    // One that was made ahead may be given out: it is in memory.
+    match daemon.api().try_acquire(request).await {
+        Ok(_) => daemon.api().room("new").await?.delete().await?,
+        Err(status) => drop(reason_of(&status)?),
+    }
+    room.delete().await.context("delete")?;
+    ensure!(daemon.api().list().await?.is_empty());
+    ensure!(daemon.lives()?);
+    daemon.api().health().await.map(drop)
 }

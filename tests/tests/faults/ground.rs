@@ -15,7 +15,7 @@ use lodge_tests::room::Room;
 use lodge_tests::slot::UID_BLOCK;
 use lodge_tests::strace::Strace;
 use lodge_tests::wait::until;
-use lodge_tests::{cgroup, host, storage};
+use lodge_tests::{cgroup, host, pool, storage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -155,6 +155,18 @@ impl Ground {
                     .append(true)
                     .open(journal)?;
                 journal.write_all(&[b'\n'; USELESS_LINES])?;
+            }
+            Before::NoTemplates => {
+                self.daemon.kill9()?;
+                for template in fs::read_dir(self.daemon.state_dir().join("templates"))? {
+                    fs::remove_file(template?.path())?;
+                }
+            }
+            Before::NestedSubvolume => {
+                let room = self.daemon.api().room(name).await?;
+                let nested = pool::root_of(&self.daemon, &room)?.join("nested");
+                storage::make_subvolume(&nested)?;
+                self.daemon.kill9()?;
             }
             Before::Unfinished => {
                 self.daemon.kill9()?;

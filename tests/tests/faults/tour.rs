@@ -123,6 +123,12 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
         sandbox: by_id(room.id()),
     };
     answered!(async { api.sandboxes().stop(stop()).await });
+    let larger = pb::UpdateSandboxRequest {
+        sandbox: by_id(room.id()),
+        limits: Some(disk(12)),
+        ..Default::default()
+    };
+    answered!(async { api.sandboxes().update(larger.clone()).await });
     let ran = answered!(room.run("cat file").send());
     ensure!(ran.code() == 0, "the file is gone: {}", ran.story());
     told.delete_asked = true;
@@ -135,6 +141,14 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
     });
     told.deleted = true;
     Ok(Outcome::Answered(()))
+}
+
+/// A limit of so many GiB on its files; the default is 10.
+fn disk(gib: i64) -> pb::Limits {
+    pb::Limits {
+        disk_bytes: Some(gib << 30),
+        ..Default::default()
+    }
 }
 
 /// A command that should succeed did, whatever became of its log.

@@ -1,0 +1,310 @@
+//! Case M3: a sandbox that fills its disk, in every way that there is. Its limit holds, the result says so, deleting recovers,
+//! and nobody else notices. The same on either storage driver.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lodge_proto::v1::{self as pb, DiskFullPlace, Stream};
+use lodge_tests::daemon::Daemon;
+use lodge_tests::room::{Ran, Room};
+use lodge_tests::storage::{self, Driver};
+use lodge_tests::wait::until;
+
+const MIB: u64 = 1 << 20;
+/// The limit of what is filled: more than a file system needs for itself, and soon full.
+const DISK: u64 = 96 * MIB;
+/// The limit of its files, on the driver that counts them; the least that there may be.
+const INODES: u64 = 4096;
+/// The limit of /dev/shm.
+const SHM: u64 = 8 * MIB;
+/// What the host may lose beyond a limit: records, logs, and the driver's bookkeeping.
+const BESIDE: u64 = 16 * MIB;
+/// Deleted files make room within this time.
+const ROOM_WITHIN: Duration = Duration::from_secs(30);
+/// 300,000 files go in the background within this time.
+const BACK_WITHIN: Duration = Duration::from_secs(150);
+const MANY_FILES: usize = 300_000;
+
+/// Writes zeros to a file until there is no room; says how many bytes that were.
+const FILL: &str = "
+import errno, os, sys
+out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)
+written, block = 0, bytes(1 << 18)
+try:
+    while True:
+        written += os.write(out, block)
+        if written % (16 << 20) == 0: os.fsync(out)
+except OSError as e:
+    print(written, errno.errorcode[e.errno])
+";
+/// Makes files of a thousand bytes until there is no room; says how many.
+const FILL_WITH_FILES: &str = "
+import errno, os
+os.mkdir('many')
+n = 0
+try:
+    while True:
+        with open(f'many/{n}', 'wb', 0) as out: out.write(bytes(1000))
+        n += 1
+        if n % 4096 == 0: os.sync()
+except OSError as e:
+    print(n, errno.errorcode[e.errno])
+";
+
+/// A sandbox with small limits, and one beside it.
+struct Ground {
+    daemon: Daemon,
+    room: Room,
+    neighbour: Room,
+}
+
+impl Ground {
+    async fn new() -> Result<Self> {
+        let daemon = Daemon::new().await?;
+        let limits = pb::Limits {
+            disk_bytes: Some(DISK.cast_signed()),
+            inodes: (Driver::of_tests()? == Driver::Overlay).then_some(INODES.cast_signed()),
+            shm_bytes: Some(SHM.cast_signed()),
+            ..Default::default()
+        };
+        let request = pb::AcquireRequest {
+            name: "filler".into(),
+            limits: Some(limits),
+            ..Default::default()
+        };
+        let room = daemon.api().acquire(request).await?;
+        let neighbour = daemon.api().room("neighbour").await?;
+        neighbour.run("echo kept > file; sync").await?.exited(0)?;
+        Ok(Self {
+            daemon,
+            room,
+            neighbour,
+        })
+    }
+
+    fn taken(&self) -> Result<u64> {
+        storage::taken_of_host(&self.daemon.state_dir())
+    }
+
+    async fn others_are_fine(&self) -> Result<()> {
+        let script =
+            "head -c 4000000 /dev/zero > more && sync && wc -c < more && cat file && rm more";
+        let ran = self.neighbour.run(script).await?;
+        ensure!(ran.ok()? == "4000000\nkept", "{}", ran.story());
+        ensure!(ran.result.disk_full.is_empty(), "{:?}", ran.result);
+        Ok(())
+    }
+
+    /// With its disk full: every result says so, no matter what the command did, its logs are whole and a start works.
+    async fn full_is_told(&self, place: DiskFullPlace) -> Result<()> {
+        let ran = self.room.run("seq 100000").await?;
+        ensure!(ran.exited(0)?.out.total_bytes == 588_895);
+        is_told(&ran, place)?;
+        let log = self
+            .room
+            .whole_log(&ran.result.run_id, Stream::Stdout)
+            .await?;
+        ensure!(log.ends_with(b"\n100000\n") && log.len() == 588_895);
+        let told = self.room.get_run(&ran.result.run_id).await?;
+        let told = told.result.context("it has ended")?;
+        ensure!(told.disk_full == ran.result.disk_full, "{told:?}");
+        self.others_are_fine().await
+    }
+
+    /// With files deleted there is room again, and no result says otherwise.
+    async fn recovers(&self, delete: &str) -> Result<()> {
+        self.room.run(delete).await?.exited(0)?;
+        until("there is room again", ROOM_WITHIN, || async {
+            let ran = self.room.run("head -c 1000000 /dev/zero > again && sync");
+            let ran = ran.await?;
+            Ok((ran.code() == 0 && ran.result.disk_full.is_empty()).then_some(()))
+        })
+        .await?;
+        ensure!(self.room.run("wc -c < again").await?.ok()? == "1000000");
+        self.others_are_fine().await
+    }
+}
+
+/// Why a write failed, and what was written until then: one is what the driver's kernel says of a full disk, the other no more
+/// than the limit.
+fn failed_at(ran: &Ran) -> Result<u64> {
+    let text = ran.ok()?;
+    let (written, why) = text.split_once(' ').context("two words")?;
+    ensure!(matches!(why, "ENOSPC" | "EDQUOT"), "{}", ran.story());
+    Ok(written.parse()?)
+}
+
+fn is_told(ran: &Ran, place: DiskFullPlace) -> Result<()> {
+    let told: Vec<DiskFullPlace> = ran.result.disk_full().collect();
+    ensure!(told == [place], "{told:?}: {}", ran.story());
+    Ok(())
+}
+
+async fn filled_by_one_file(path: &str) -> Result<()> {
+    let ground = Ground::new().await?;
+    let before = ground.taken()?;
+    let ran = ground.room.argv(&["python3", "-c", FILL, path]).await?;
+    let written = failed_at(&ran)?;
+    ensure!(
+        written > DISK / 2 && written <= DISK,
+        "{written} bytes of {DISK} were written"
+    );
+    is_told(&ran, DiskFullPlace::Root)?;
+    ground.full_is_told(DiskFullPlace::Root).await?;
+    let grown = ground.taken()?.saturating_sub(before);
+    ensure!(grown <= DISK + BESIDE, "the host has {grown} bytes less");
+    let stats = ground.room.stats().await?;
+    let (used, limit) = stats
+        .disk_bytes
+        .zip(stats.disk_limit_bytes)
+        .context("figures")?;
+    ensure!(
+        used > DISK / 2 && used <= limit && limit <= DISK,
+        "{stats:?}"
+    );
+    // Stopped and started with a full disk, it is as it was.
+    ground.room.stop().await?;
+    let read = format!("wc -c < {path}");
+    ensure!(ground.room.run(read).await?.ok()? == written.to_string());
+    ground.recovers(&format!("rm {path}")).await
+}
+
+/// One large file.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_filled_by_one_file() -> Result<()> {
+    filled_by_one_file("/home/user/big").await
+}
+
+/// /tmp is under the same limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_filled_by_way_of_tmp() -> Result<()> {
+    filled_by_one_file("/tmp/big").await
+}
+
+/// Many small files: whichever runs out first, files or bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_filled_by_many_small_files() -> Result<()> {
+    let ground = Ground::new().await?;
+    let before = ground.taken()?;
+    let ran = ground.room.python(FILL_WITH_FILES).await?;
+    let made = failed_at(&ran)?;
+    let (place, most) = match Driver::of_tests()? {
+        Driver::Overlay => (DiskFullPlace::RootInodes, INODES),
+        // Such a file has its bytes beside its name: more than these it takes in any case.
+        Driver::Btrfs => (DiskFullPlace::Root, DISK / 1000),
+    };
+    ensure!(made > most / 4 && made <= most, "{made} files of {most}");
+    is_told(&ran, place)?;
+    ground.full_is_told(place).await?;
+    let grown = ground.taken()?.saturating_sub(before);
+    // Metadata are there twice on btrfs, and counted once.
+    ensure!(
+        grown <= 2 * DISK + BESIDE,
+        "the host has {grown} bytes less"
+    );
+    ground.recovers("rm -r many").await
+}
+
+/// /dev/shm has a limit of its own, which is told by its own name; the disk is not concerned.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_filled_dev_shm() -> Result<()> {
+    let ground = Ground::new().await?;
+    let before = ground.taken()?;
+    let fill = ["python3", "-c", FILL, "/dev/shm/big"];
+    let ran = ground.room.argv(&fill).await?;
+    ensure!(failed_at(&ran)? == SHM, "{}", ran.story());
+    is_told(&ran, DiskFullPlace::Shm)?;
+    ground.full_is_told(DiskFullPlace::Shm).await?;
+    ground
+        .room
+        .run("echo x > file; sync; cat file")
+        .await?
+        .exited(0)?;
+    let grown = ground.taken()?.saturating_sub(before);
+    ensure!(grown <= BESIDE, "the host has {grown} bytes less");
+    ground.recovers("rm /dev/shm/big").await
+}
+
+/// Logs of runs lie outside of its files and have a limit of their own: output takes no room from it, and a full disk none from
+/// the output.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_filled_by_run_logs() -> Result<()> {
+    /// What is kept of one run, both streams, and a step on top.
+    const LOG: u64 = 72 * MIB;
+    let ground = Ground::new().await?;
+    let before = ground.taken()?;
+    let flood = format!("head -c {} /dev/zero", 4 * DISK);
+    let ran = ground.room.run(flood).await?;
+    ensure!(
+        ran.exited(0)?.out.total_bytes == 4 * DISK,
+        "{}",
+        ran.story()
+    );
+    ensure!(ran.result.disk_full.is_empty(), "{:?}", ran.result);
+    let grown = ground.taken()?.saturating_sub(before);
+    ensure!(grown <= LOG + BESIDE, "the host has {grown} bytes less");
+    ground.others_are_fine().await?;
+    let ran = ground.room.argv(&["python3", "-c", FILL, "big"]).await?;
+    ensure!(failed_at(&ran)? > DISK / 2, "{}", ran.story());
+    ground.full_is_told(DiskFullPlace::Root).await
+}
+
+/// A limit that is raised holds at once for what is started, and one below what is used is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_raised_limit_makes_room() -> Result<()> {
+    let ground = Ground::new().await?;
+    let fill = ["python3", "-c", FILL, "big"];
+    let first = failed_at(&ground.room.argv(&fill).await?)?;
+    let update = |bytes: u64| pb::UpdateSandboxRequest {
+        limits: Some(pb::Limits {
+            disk_bytes: Some(bytes.cast_signed()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let refused = ground.room.update(update(64 * MIB)).await;
+    let status = refused.err().context("less than is used")?;
+    ensure!(
+        status.code() == tonic::Code::FailedPrecondition,
+        "{status:?}"
+    );
+    ground.room.update(update(2 * DISK)).await?;
+    let fill = ["python3", "-c", FILL, "more"];
+    let more = failed_at(&ground.room.argv(&fill).await?)?;
+    let sum = first + more;
+    ensure!(sum > DISK * 3 / 2 && sum <= 2 * DISK, "{first} and {more}");
+    ground.recovers("rm big more").await
+}
+
+/// A delete does not wait for the files, however many they are; their room comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn delete_of_300_000_files_returns_at_once() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let neighbour = daemon.api().room("neighbour").await?;
+    let room = daemon.api().room("many").await?;
+    let used = || storage::used_by_driver(&daemon.state_dir());
+    let before = used()?;
+    let make = format!(
+        "import os\nfor d in range(300):\n  os.mkdir(f'd{{d}}')\n  \
+         for f in range({}): os.close(os.open(f'd{{d}}/{{f}}', os.O_CREAT))\nos.sync()",
+        MANY_FILES / 300
+    );
+    room.python(&make)
+        .timeout(Duration::from_secs(100))
+        .await?
+        .exited(0)?;
+    ensure!(room.run("find d* -type f | wc -l").await?.ok()? == MANY_FILES.to_string());
+    let full = used()?;
+    ensure!(full > before + 20 * MIB, "{before}, then {full} bytes");
+    let begun = Instant::now();
+    room.delete().await?;
+    let took = begun.elapsed();
+    ensure!(took < Duration::from_secs(1), "it took {took:?}");
+    neighbour.run("echo x > file; sync").await?.exited(0)?;
+    until("its room is back", BACK_WITHIN, || async {
+        Ok((used()? < before + BESIDE).then_some(()))
+    })
+    .await
+    .with_context(|| format!("{before} bytes before, {full} full, {:?} now", used()))?;
+    storage::nothing_but(&daemon, 1).await
+}
