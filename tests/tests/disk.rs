@@ -131,11 +131,8 @@ async fn delete_works(daemon: &Daemon, room: &Room) -> Result<()> {
     .await
 }
 
-/// With the state directory's file system full, at whichever write: a create is refused with the reason and leaves
-/// nothing, live runs go on and end as they do, a delete works, and with space again all is as before.
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_d10_state_file_system_is_full() -> Result<()> {
-    let driver = Driver::of_tests()?;
+/// A daemon whose state directory is on a small file system.
+async fn with_little_room(driver: Driver) -> Result<Daemon> {
     let options = Options {
         state_fs: Some(match driver {
             Driver::Overlay => SMALL,
@@ -149,12 +146,21 @@ async fn attack_d10_state_file_system_is_full() -> Result<()> {
         config: "[storage]\nreserve_bytes = 0\n[limits]\ndisk_bytes = 67108864\n".to_owned(),
         ..Options::default()
     };
-    let mut daemon = Daemon::start(options).await?;
+    let daemon = Daemon::start(options).await?;
     if driver == Driver::Btrfs {
         pool::import(&daemon).await?;
         let ballast = File::create(daemon.state_dir().join("ballast"))?;
         rustix::fs::fallocate(&ballast, rustix::fs::FallocateFlags::empty(), 0, BALLAST)?;
     }
+    Ok(daemon)
+}
+
+/// With the state directory's file system full, at whichever write: a create is refused with the reason and leaves
+/// nothing, live runs go on and end as they do, a delete works, and with space again all is as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d10_state_file_system_is_full() -> Result<()> {
+    let driver = Driver::of_tests()?;
+    let mut daemon = with_little_room(driver).await?;
     let busy = daemon.api().room("busy").await?;
     let goner = daemon.api().room("goner").await?;
     goner.run("echo x > file").await?.exited(0)?;
