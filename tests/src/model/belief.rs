@@ -10,6 +10,8 @@ use super::step::{Answer, Done, Step};
 const NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
 /// Reason code of calls that need processes and may not start them.
 const NOT_RUNNING: &str = "SANDBOX_NOT_RUNNING";
+/// Reason code of runs whose sandbox ended while PID 1 was asked for them.
+const JUST_STOPPED: &str = "SANDBOX_STOPPED";
 /// Reason code of calls that meet a delete.
 const BEING_DELETED: &str = "SANDBOX_IS_BEING_DELETED";
 
@@ -214,7 +216,12 @@ fn explain(before: &Belief, done: &Done, company: Company) -> Vec<Belief> {
             unchanged()
         }
         Answer::Refused(reason) if company.passing && reason == BEING_DELETED => unchanged(),
-        Answer::Refused(reason) if company.ending && reason == NOT_RUNNING && is_run(done.step) => {
+        // It met one that ends: before it was asked, or while it was.
+        Answer::Refused(reason)
+            if company.ending
+                && [NOT_RUNNING, JUST_STOPPED].contains(&reason.as_str())
+                && is_run(done.step) =>
+        {
             unchanged()
         }
         // Who needs it starts it, finds it frozen, and thaws it.
