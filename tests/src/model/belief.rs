@@ -215,6 +215,12 @@ fn explain(before: &Belief, done: &Done, company: Company) -> Vec<Belief> {
         Answer::Is(SandboxState::Creating | SandboxState::Deleting) if company.passing => {
             unchanged()
         }
+        // It may have made the one that it met on its way out.
+        Answer::Refused(reason)
+            if company.passing && reason == BEING_DELETED && done.step == Step::Acquire =>
+        {
+            half_done(before, done.step)
+        }
         Answer::Refused(reason) if company.passing && reason == BEING_DELETED => unchanged(),
         // It met one that ends: before it was asked, or while it was.
         Answer::Refused(reason)
@@ -230,6 +236,16 @@ fn explain(before: &Belief, done: &Done, company: Company) -> Vec<Belief> {
                 Ok(thawed) => effect(before, Step::Pause)
                     .into_iter()
                     .chain([thawed])
+                    .collect(),
+                Err(_) => Vec::new(),
+            }
+        }
+        // Who acquires it needs it, and starts it again.
+        Answer::Is(SandboxState::Stopped) if done.step == Step::Stop && company.passing => {
+            match effect(before, Step::Stop) {
+                Ok(stopped) => effect(&stopped, Step::Start)
+                    .into_iter()
+                    .chain([stopped])
                     .collect(),
                 Err(_) => Vec::new(),
             }
