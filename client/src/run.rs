@@ -197,10 +197,10 @@ impl Run {
 
     async fn output(mut self) -> Result<Output> {
         // Before anything runs.
-        check_budget(self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES))?;
+        let budget = self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES);
+        check_budget(budget)?;
         let inline = matches!(&self.stdin, Stdin::Bytes(b) if b.len() <= INLINE_STDIN_BYTES);
         if !inline {
-            let budget = self.max_output.unwrap_or(DEFAULT_OUTPUT_BYTES);
             return self.stream().await?.collect(budget).await;
         }
         self.name_it()?;

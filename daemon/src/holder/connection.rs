@@ -24,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use super::client::RunEnd;
 use super::error::HolderError;
 use super::packets::Packets;
+use super::proc_stat::ProcStat;
 use super::reconnect::{Greeting, greet};
 use super::watchdog::Watchdog;
 use crate::error::chain;
@@ -266,8 +267,7 @@ impl Shared {
     fn is_dying(&self) -> bool {
         self.is_stopping()
             || matches!(self.condition(), Condition::Dead(_))
-            || std::fs::read_to_string(format!("/proc/{}/stat", self.pid))
-                .map_or(true, |stat| is_exiting(&stat))
+            || ProcStat::of(self.pid).map_or(true, |stat| stat.is_exiting())
     }
 
     /// Hands ends to those who wait for them, until the holder is gone.
@@ -422,44 +422,5 @@ fn fault_of(error: &PacketError) -> Option<&'static str> {
         }
         PacketError::Descriptors { .. } => Some("it sent descriptors that it did not name"),
         PacketError::Socket(_) => Some("its connection failed"),
-    }
-}
-
-/// Whether a process ends or has ended, by its line in /proc: state, and the kernel's flags (PF_EXITING of linux/sched.h).
-fn is_exiting(stat: &str) -> bool {
-    const PF_EXITING: u64 = 0x4;
-    const FIELDS_BETWEEN_STATE_AND_FLAGS: usize = 5;
-    let Some((_, after_name)) = stat.rsplit_once(") ") else {
-        return true;
-    };
-    let mut fields = after_name.split(' ');
-    let ended = matches!(fields.next(), Some("Z" | "X") | None);
-    let flags = fields.nth(FIELDS_BETWEEN_STATE_AND_FLAGS);
-    let flags = flags.and_then(|flags| flags.parse::<u64>().ok());
-    ended || flags.is_some_and(|flags| flags & PF_EXITING != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_exiting;
-
-    #[test]
-    fn a_process_that_exits_is_told_from_one_that_lives() {
-        for (rest, exiting) in [
-            ("S 1 1 1 0 -1 4194560 0", false),
-            ("R 1 1 1 0 -1 4194564 0", true),
-            ("Z 1 1 1 0 -1 4227084 0", true),
-            ("X 1 1 1 0 -1 0 0", true),
-        ] {
-            for name in ["(lodged)", "(a b) Z (c)", "()"] {
-                assert_eq!(
-                    is_exiting(&format!("7 {name} {rest}")),
-                    exiting,
-                    "{name} {rest}"
-                );
-            }
-        }
-        let own = std::fs::read_to_string("/proc/self/stat").expect("our own");
-        assert!(!is_exiting(&own));
     }
 }

@@ -10,6 +10,7 @@ mod launcher; // the launcher process, kept alive, and launches
 mod memfd; // what a command gets, outside everybody's heap
 mod packets; // packets on tokio
 mod private_copy; // the program that the launcher runs, closed to every sandbox
+mod proc_stat; // what the kernel says of a process
 mod reconnect; // a holder that an earlier daemon left
 mod spawn; // a command to be started
 mod sockets; // where holders listen
@@ -20,6 +21,7 @@ pub use error::HolderError;
 pub use launcher::{LaunchSpec, Launcher, LauncherProcess, NoNewPrivileges};
 pub use lodge_proto::holder::{ExecSpec, Exited, FdRole, StepFailure};
 pub use memfd::SCRIPT_ARGUMENT_MAX;
+pub use proc_stat::ProcStat;
 pub use reconnect::KnownRun;
 pub use sockets::make_dir;
 pub use spawn::{KillOnExit, Spawn};

@@ -10,6 +10,7 @@ use lodge_proto::holder::{FdRole, Listen, Ping, to_holder};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
 use super::connection::{Condition, Link, Shared};
+use super::proc_stat::ProcStat;
 use super::sockets;
 use crate::error::chain;
 
@@ -93,8 +94,7 @@ impl Watchdog {
 
 /// Whether the kernel says that a process is stopped or being traced.
 fn is_stopped(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.contains(") T ") || stat.contains(") t ")
+    ProcStat::of(pid).is_ok_and(|stat| stat.is_stopped())
 }
 
 /// Gives a holder another socket where its own is gone from the file system: without one, the next daemon could not find it.

@@ -216,7 +216,7 @@ impl<R: Runtime> Actor<R> {
         match self.decide(event) {
             Decision::Go(_) if self.remedy != Remedy::None => self.end_again().await,
             // Nobody gets it from here on: who needs it waits for its next start.
-            Decision::Go(state) => match self.handle.take_live(self.handle.state()) {
+            Decision::Go(state) => match self.take_live_alone(self.handle.state()).await {
                 Some(live) => {
                     self.handle.runs().note_stopping().await;
                     self.end_processes(live, Cause::Asked, state).await
@@ -233,8 +233,19 @@ impl<R: Runtime> Actor<R> {
     }
 
     async fn delete(&mut self) -> Result<()> {
+        let alone = self.alone().await;
         let live = self.begin_delete();
+        drop(alone);
         self.finish_delete(live).await
+    }
+
+    /// From here on nobody gets it any more. Whoever is about to spawn does so first, or would meet a sandbox half-gone; one who
+    /// takes too long for that holds up no end.
+    async fn take_live_alone(&self, then: State) -> Option<R::Live> {
+        let alone = self.alone().await;
+        let live = self.handle.take_live(then);
+        drop(alone);
+        live
     }
 
     /// From here on nobody gets it any more.

@@ -262,6 +262,31 @@ fn a_note_is_written_anew_each_hour_also_after_a_late_use() {
     });
 }
 
+/// Who has leave to spawn meets no sandbox that is half-gone: a stop and a delete wait for it, but not for ever.
+#[test]
+fn a_stop_waits_for_who_is_about_to_spawn() {
+    for deleted in [false, true] {
+        let fake = Fake::default();
+        let daemon = Daemon::on(&fake);
+        daemon.run(async {
+            let handle = daemon.acquire("a").await.expect("made");
+            let admission = handle.admit(Resume::Auto).await.expect("it runs");
+            let other = handle.clone();
+            let ended = tokio::spawn(async move {
+                match deleted {
+                    true => other.delete().await,
+                    false => other.stop().await,
+                }
+            });
+            turns(50).await;
+            assert!(fake.world().alive.contains_key(handle.id()));
+            drop(admission);
+            ended.await.expect("no panic").expect("ended");
+            assert!(!fake.world().alive.contains_key(handle.id()));
+        });
+    }
+}
+
 /// A run and the sweep at the same moment: whoever runs gets in.
 #[test]
 fn a_run_and_the_idle_policy_never_race_into_an_error() {

@@ -15,10 +15,9 @@ use super::live::Live;
 use super::platform::Platform;
 use super::state::State;
 use crate::error::{Error, Result};
+use crate::holder::ProcStat;
 use crate::storage::DiskUsage;
 
-/// Ticks per second in what the kernel tells of processes: 100 on every Linux, whatever its own clock does.
-const TICKS_PER_SECOND: u64 = 100;
 /// Bytes of a block, as `stat` counts them.
 const BLOCK_BYTES: u64 = 512;
 
@@ -94,24 +93,11 @@ fn of_live(live: &Live) -> (SandboxUsage, Option<Duration>) {
 
 /// How long a process has lived, by the clock that no change of the time of day moves.
 fn age(pid: i32) -> Option<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = ProcStat::of(pid).ok()?;
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
     let seconds: f64 = uptime.split(' ').next()?.parse().ok()?;
     let up = Duration::try_from_secs_f64(seconds).ok()?;
-    up.checked_sub(started_after(&stat)?)
-}
-
-/// When a process was started, from the host's start on: field 22 of its `stat`. Its name, which is in brackets, may have
-/// blanks and brackets.
-fn started_after(stat: &str) -> Option<Duration> {
-    const FIELDS_BETWEEN_NAME_AND_START: usize = 19;
-    let (_, after_name) = stat.rsplit_once(") ")?;
-    let ticks: u64 = after_name
-        .split(' ')
-        .nth(FIELDS_BETWEEN_NAME_AND_START)?
-        .parse()
-        .ok()?;
-    Some(Duration::from_millis(ticks * (1000 / TICKS_PER_SECOND)))
+    up.checked_sub(stat.started_after()?)
 }
 
 /// What the files of all runs take. A hole takes nothing, and a file that goes meanwhile neither.
@@ -129,16 +115,6 @@ fn entries(dir: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_start_of_a_process_is_found_behind_any_name() {
-        let rest = "S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
-        for name in ["(lodged)", "(a b) (c)", "()", "() 1 2 3)"] {
-            let stat = format!("77 {name} {rest}");
-            assert_eq!(started_after(&stat), Some(Duration::from_millis(123_450)));
-        }
-        assert_eq!(started_after("77 (x"), None);
-    }
 
     #[test]
     fn our_own_age_is_known_and_that_of_nobody_is_not() {

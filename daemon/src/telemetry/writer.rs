@@ -166,9 +166,10 @@ mod tests {
 
     #[test]
     fn a_writer_that_never_returns_holds_nobody_up() {
-        struct Stuck;
+        struct Stuck(SyncSender<()>);
         impl Write for Stuck {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                self.0.try_send(()).expect("it is called once");
                 // A thread may be unparked for no reason.
                 loop {
                     std::thread::park();
@@ -178,11 +179,15 @@ mod tests {
                 Ok(())
             }
         }
-        let lines = Lines::to(Stuck).expect("a thread");
+        let (told, stuck) = sync_channel(1);
+        let lines = Lines::to(Stuck(told)).expect("a thread");
+        lines.make_writer().write_all(b"line\n").expect("taken");
+        // Or what is dropped before it begins would be counted by it.
+        stuck.recv().expect("it writes");
         for _ in 0..2 * LINES_MAX {
             lines.make_writer().write_all(b"line\n").expect("taken");
         }
-        assert!(lines.dropped.load(Ordering::Relaxed) >= LINES_MAX as u64 - 1);
+        assert_eq!(lines.dropped.load(Ordering::Relaxed), LINES_MAX as u64);
         lines.flush(Duration::from_millis(1));
     }
 }

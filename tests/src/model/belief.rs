@@ -10,6 +10,8 @@ use super::step::{Answer, Done, Step};
 const NOT_FOUND: &str = "SANDBOX_NOT_FOUND";
 /// Reason code of calls that need processes and may not start them.
 const NOT_RUNNING: &str = "SANDBOX_NOT_RUNNING";
+/// Reason code of runs whose sandbox ended while PID 1 was asked for them.
+const JUST_STOPPED: &str = "SANDBOX_STOPPED";
 /// Reason code of calls that meet a delete.
 const BEING_DELETED: &str = "SANDBOX_IS_BEING_DELETED";
 
@@ -213,8 +215,19 @@ fn explain(before: &Belief, done: &Done, company: Company) -> Vec<Belief> {
         Answer::Is(SandboxState::Creating | SandboxState::Deleting) if company.passing => {
             unchanged()
         }
+        // It may have made the one that it met on its way out.
+        Answer::Refused(reason)
+            if company.passing && reason == BEING_DELETED && done.step == Step::Acquire =>
+        {
+            half_done(before, done.step)
+        }
         Answer::Refused(reason) if company.passing && reason == BEING_DELETED => unchanged(),
-        Answer::Refused(reason) if company.ending && reason == NOT_RUNNING && is_run(done.step) => {
+        // It met one that ends: before it was asked, or while it was.
+        Answer::Refused(reason)
+            if company.ending
+                && [NOT_RUNNING, JUST_STOPPED].contains(&reason.as_str())
+                && is_run(done.step) =>
+        {
             unchanged()
         }
         // Who needs it starts it, finds it frozen, and thaws it.
@@ -223,6 +236,16 @@ fn explain(before: &Belief, done: &Done, company: Company) -> Vec<Belief> {
                 Ok(thawed) => effect(before, Step::Pause)
                     .into_iter()
                     .chain([thawed])
+                    .collect(),
+                Err(_) => Vec::new(),
+            }
+        }
+        // Who acquires it needs it, and starts it again.
+        Answer::Is(SandboxState::Stopped) if done.step == Step::Stop && company.passing => {
+            match effect(before, Step::Stop) {
+                Ok(stopped) => effect(&stopped, Step::Start)
+                    .into_iter()
+                    .chain([stopped])
                     .collect(),
                 Err(_) => Vec::new(),
             }

@@ -267,6 +267,12 @@ fn explain(before: &Belief, done: &Done, company: Company<'_>) -> Vec<Belief> {
         {
             unchanged()
         }
+        // It started one, and met it again when its end had failed.
+        Answer::Refused("SANDBOX_DAMAGED")
+            if matches!(company.fault, Some("end" | "put away")) && done.op.is_use() =>
+        {
+            half_done(before, done.op)
+        }
         // It met one whose holder died under it, or started it, and it died then.
         Answer::Refused("SANDBOX_STOPPED") if company.has(&[Op::HolderDies]) => {
             half_done(before, done.op)
