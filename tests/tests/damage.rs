@@ -153,6 +153,26 @@ async fn is_damaged(daemon: &Daemon, room: &Room, why: &str, before: &[String]) 
     Ok(())
 }
 
+/// Nobody gets a new, empty sandbox in the place of one whose files are there.
+async fn keeps_its_name(daemon: &Daemon, name: &str) -> Result<()> {
+    let before = daemon.api().list().await?.len();
+    let request = pb::AcquireRequest {
+        name: name.into(),
+        ..Default::default()
+    };
+    let acquired = daemon.api().try_acquire(request).await;
+    refused(
+        acquired,
+        Code::FailedPrecondition,
+        &format!("the name {name}"),
+    )?;
+    ensure!(
+        daemon.api().list().await?.len() == before,
+        "one more sandbox"
+    );
+    Ok(())
+}
+
 /// Whatever happened to a record or to the files beside it.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_j2_damaged_missing_and_foreign_state() -> Result<()> {
@@ -179,6 +199,10 @@ async fn case_j2_damaged_missing_and_foreign_state() -> Result<()> {
         is_damaged(&daemon, room, why, before)
             .await
             .with_context(|| name.clone())?;
+        // What others may have written claims no name.
+        if name != "owner-of-directory" {
+            keeps_its_name(&daemon, name).await?;
+        }
         room.delete()
             .await
             .with_context(|| format!("delete {name}"))?;
@@ -215,6 +239,69 @@ async fn attack_d06_flipped_bits() -> Result<()> {
     ensure!(room.run("cat file").await?.ok()? == "kept");
     room.delete().await?;
     leaves_nothing(&daemon, room.id(), base).await
+}
+
+/// Takes a sandbox's directory away, as a disk that is not mounted does.
+fn taken_away(daemon: &mut Daemon, room: &Room) -> Result<PathBuf> {
+    let aside = daemon.state_dir().join("aside");
+    daemon.kill9()?;
+    fs::rename(daemon.sandbox_dir(room.id()), &aside)?;
+    daemon.start_again()?;
+    Ok(aside)
+}
+
+/// Two sandboxes get one name where one was away for a while. The name means the older one at every start, its namesake is
+/// reached by its id, and has the name once the other is gone: nothing is out of reach.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_of_one_name_are_both_reached() -> Result<()> {
+    let mut daemon = Daemon::new().await?;
+    let (before, _) = stopped(&daemon, "before").await?;
+    let (old, _) = stopped(&daemon, "agent").await?;
+    // So that there is a range for the next one other than that of the one that is away.
+    before.delete().await?;
+    let aside = taken_away(&mut daemon, &old)?;
+    let young = daemon.api().room("agent").await?;
+    ensure!(young.id() != old.id());
+    young.run("echo young > file").await?.exited(0)?;
+    daemon.kill9()?;
+    fs::rename(&aside, daemon.sandbox_dir(old.id()))?;
+    for _ in 0..2 {
+        daemon.start_again()?;
+        ensure!(daemon.api().list().await?.len() == 2);
+        ensure!(daemon.api().room("agent").await?.id() == old.id());
+        ensure!(old.run("cat file").await?.ok()? == "kept");
+        ensure!(young.run("cat file").await?.ok()? == "young");
+        daemon.kill9()?;
+    }
+    daemon.start_again()?;
+    old.delete().await?;
+    ensure!(daemon.api().room("agent").await?.id() == young.id());
+    ensure!(young.run("cat file").await?.ok()? == "young");
+    Ok(())
+}
+
+/// One that was away while its uid range was given to another sandbox does not take it back from that one, which may have
+/// processes with it. Once that one is gone, it is as it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_was_given_away_stays_there() -> Result<()> {
+    let mut daemon = Daemon::new().await?;
+    let (old, base) = stopped(&daemon, "old").await?;
+    let aside = taken_away(&mut daemon, &old)?;
+    let young = daemon.api().room("young").await?;
+    ensure!(young.uid_base(&daemon.cgroup())? == base);
+    young.run("echo young > file").await?.exited(0)?;
+    daemon.kill9()?;
+    fs::rename(&aside, daemon.sandbox_dir(old.id()))?;
+    daemon.start_again()?;
+    let left = inventory(&daemon.sandbox_dir(old.id()))?;
+    is_damaged(&daemon, &old, young.id(), &left).await?;
+    ensure!(young.run("cat file").await?.ok()? == "young");
+    young.delete().await?;
+    leaves_nothing(&daemon, young.id(), base).await?;
+    daemon.terminate()?;
+    daemon.start_again()?;
+    ensure!(old.run("cat file").await?.ok()? == "kept");
+    Ok(())
 }
 
 /// What is not there is not made anew: once the file system of the layer is mounted again, all is as it was.

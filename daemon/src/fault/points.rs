@@ -26,6 +26,7 @@ pub(super) const STEPS: &[&str] = &[
 pub(super) const ACTS: &[&str] = &[
     // A sandbox's record.
     "record.write temp",
+    "record.identity",
     "record.rename",
     "record.sync directory",
     "record.sync parent",

@@ -3,7 +3,8 @@
 //! A holder is believed by the sandbox's cgroup and by its socket, which only it can serve; no pid is ever read from a
 //! file, since it may be another process's by then.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lodge_kernel::cgroup::SandboxGroup;
@@ -135,49 +136,63 @@ fn stopped(platform: &Platform, record: &Record) -> Condition<Host> {
     }
 }
 
-/// Marks every uid range that is in use. A sandbox whose range another one has is damaged: a range is never shared.
+/// Who has which uid range, by its first id.
+type Ranges = BTreeMap<u32, SandboxId>;
+
+/// Marks every uid range that is in use. A sandbox whose range another one has is damaged: a range is never shared. Of two,
+/// the younger keeps it: the older was away when the range was given out, and only the other one can have processes.
 /// Refuses to start where somebody else has ids of our block.
 fn claim_uids(
     platform: &Platform,
-    loaded: Vec<Loaded>,
+    mut loaded: Vec<Loaded>,
     trash: &[(SandboxId, Option<u32>)],
 ) -> Result<Vec<Loaded>> {
-    let mut ours: BTreeSet<u32> = trash.iter().filter_map(|(_, base)| *base).collect();
-    for base in &ours {
+    let put_away = trash
+        .iter()
+        .filter_map(|(id, base)| Some(((*base)?, id.clone())));
+    let mut ours: Ranges = put_away.collect();
+    for base in ours.keys() {
         // The trash comes first, and its bases differ.
         let _ = platform.uids.claim(*base);
     }
+    loaded.sort_by_key(|one| match one {
+        Loaded::Sandbox(record) => Reverse(record.created_at_ms),
+        // What a damaged record says is the least to be believed.
+        Loaded::Damaged(..) | Loaded::Unfinished(_) => Reverse(0),
+    });
     let claimed = loaded
         .into_iter()
         .map(|one| claim(platform, &mut ours, one))
         .collect();
-    check_strangers(platform, &ours)?;
+    check_strangers(platform, &ours.into_keys().collect())?;
     Ok(claimed)
 }
 
-fn claim(platform: &Platform, ours: &mut BTreeSet<u32>, loaded: Loaded) -> Loaded {
+fn claim(platform: &Platform, ours: &mut Ranges, loaded: Loaded) -> Loaded {
     match loaded {
         Loaded::Sandbox(record) if !platform.uids.claim(record.uid_base) => {
-            let reason = format!("another sandbox has its uid range, {}", record.uid_base);
-            let Record { id, spec, .. } = *record;
-            let (tenant, name) = (Some(spec.tenant), Some(spec.name));
-            Loaded::Damaged(
-                id,
-                Damage {
-                    reason,
-                    tenant,
-                    name,
-                    uid_base: None,
-                },
-            )
+            let Record {
+                id, spec, uid_base, ..
+            } = *record;
+            let owner = ours.get(&uid_base).map_or("another one", SandboxId::as_str);
+            let damage = Damage {
+                reason: format!(
+                    "its uid range, {uid_base}, has become that of sandbox {owner}: it can be used once that one is \
+                     deleted and the daemon restarted"
+                ),
+                tenant: Some(spec.tenant),
+                name: Some(spec.name),
+                uid_base: None,
+            };
+            Loaded::Damaged(id, damage)
         }
         Loaded::Sandbox(record) => {
-            ours.insert(record.uid_base);
+            ours.insert(record.uid_base, record.id.clone());
             Loaded::Sandbox(record)
         }
         Loaded::Damaged(id, mut damage) => {
             damage.uid_base = damage.uid_base.filter(|base| platform.uids.claim(*base));
-            ours.extend(damage.uid_base);
+            ours.extend(damage.uid_base.map(|base| (base, id.clone())));
             Loaded::Damaged(id, damage)
         }
         unfinished @ Loaded::Unfinished(_) => unfinished,

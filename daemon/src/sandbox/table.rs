@@ -1,7 +1,11 @@
 //! Which sandboxes there are, by id and by name. Get-or-insert is one step under one lock: that is what makes `Acquire`
 //! race-free.
+//!
+//! No two sandboxes are made with one name. Should two be found at a start (a record was unreadable for a while, a directory
+//! was brought back from a copy), the name means the oldest, whatever was found first; the others are reached by their ids,
+//! and have the name once those before them are gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::changes::Changes;
@@ -37,7 +41,46 @@ impl<L> Default for Table<L> {
 
 struct Inner<L> {
     by_id: HashMap<SandboxId, Handle<L>>,
-    by_name: BTreeMap<(Tenant, SandboxName), SandboxId>,
+    /// Whose name it is, and who comes after. No set is empty.
+    by_name: BTreeMap<(Tenant, SandboxName), BTreeSet<Claim>>,
+}
+
+/// A sandbox's claim to its name: the oldest comes first, and of two of one age the one of the lesser id.
+type Claim = (u64, SandboxId);
+
+fn key<L>(handle: &Handle<L>) -> (Tenant, SandboxName) {
+    let identity = handle.identity();
+    (identity.tenant.clone(), identity.name.clone())
+}
+
+fn claim<L>(handle: &Handle<L>) -> Claim {
+    (handle.created_at_ms(), handle.id().clone())
+}
+
+impl<L> Inner<L> {
+    fn by_name(&self, key: &(Tenant, SandboxName)) -> Option<Handle<L>> {
+        let (_, id) = self.by_name.get(key)?.first()?;
+        self.by_id.get(id).cloned()
+    }
+
+    /// Adds a sandbox. Says how many have its name.
+    fn insert(&mut self, handle: &Handle<L>) -> usize {
+        self.by_id.insert(handle.id().clone(), handle.clone());
+        let claims = self.by_name.entry(key(handle)).or_default();
+        claims.insert(claim(handle));
+        claims.len()
+    }
+
+    fn remove(&mut self, handle: &Handle<L>) {
+        self.by_id.remove(handle.id());
+        let key = key(handle);
+        if let Some(claims) = self.by_name.get_mut(&key) {
+            claims.remove(&claim(handle));
+            if claims.is_empty() {
+                self.by_name.remove(&key);
+            }
+        }
+    }
 }
 
 /// What a get-or-insert found.
@@ -57,41 +100,31 @@ impl<L> Table<L> {
         make: impl FnOnce() -> (Handle<L>, T),
     ) -> Found<L, T> {
         let mut inner = self.lock();
-        let key = (tenant.clone(), name.clone());
-        if let Some(handle) = inner.by_name.get(&key).and_then(|id| inner.by_id.get(id)) {
-            return Found::Old(handle.clone());
+        if let Some(handle) = inner.by_name(&(tenant.clone(), name.clone())) {
+            return Found::Old(handle);
         }
         let (handle, by_product) = make();
-        inner.by_name.insert(key, handle.id().clone());
-        inner.by_id.insert(handle.id().clone(), handle.clone());
+        inner.insert(&handle);
         drop(inner);
         self.has_come(&handle);
         Found::New(handle, by_product)
     }
 
-    /// Adds a sandbox that was found at the start. A name that another one has stays with that one.
+    /// Adds a sandbox that was found at the start.
     pub(super) fn insert(&self, handle: &Handle<L>) {
-        let mut inner = self.lock();
-        let (id, identity) = (handle.id().clone(), handle.identity());
-        let key = (identity.tenant.clone(), identity.name.clone());
-        inner.by_name.entry(key).or_insert_with(|| id.clone());
-        inner.by_id.insert(id, handle.clone());
-        drop(inner);
+        let namesakes = self.lock().insert(handle);
+        if namesakes > 1 {
+            tracing::warn!(
+                sandbox = %handle.id(), name = %handle.identity().name, namesakes,
+                "several sandboxes have one name: it means the oldest; the others are reached by id"
+            );
+        }
         self.has_come(handle);
     }
 
-    /// Takes a sandbox out; its name is free again.
+    /// Takes a sandbox out. Its name is free again, or that of the next one that has it.
     pub(super) fn remove(&self, handle: &Handle<L>) {
-        let mut inner = self.lock();
-        inner.by_id.remove(handle.id());
-        let key = (
-            handle.identity().tenant.clone(),
-            handle.identity().name.clone(),
-        );
-        if inner.by_name.get(&key) == Some(handle.id()) {
-            inner.by_name.remove(&key);
-        }
-        drop(inner);
+        self.lock().remove(handle);
         self.changes.gone(handle.identity());
     }
 
@@ -107,9 +140,7 @@ impl<L> Table<L> {
 
     /// The sandbox of this name.
     pub(super) fn by_name(&self, tenant: &Tenant, name: &SandboxName) -> Option<Handle<L>> {
-        let inner = self.lock();
-        let id = inner.by_name.get(&(tenant.clone(), name.clone()))?;
-        inner.by_id.get(id).cloned()
+        self.lock().by_name(&(tenant.clone(), name.clone()))
     }
 
     /// The sandbox of this id, if it is the tenant's.
@@ -137,12 +168,17 @@ mod tests {
     use super::*;
 
     fn handle(name: &SandboxName) -> Handle {
+        handle_of_age(name, 0)
+    }
+
+    fn handle_of_age(name: &SandboxName, created_at_ms: u64) -> Handle {
         let identity = Identity {
             id: SandboxId::random(),
             tenant: Tenant::default(),
             name: name.clone(),
         };
-        Handle::new(identity, 0, Status::new(State::Creating, Vec::new())).0
+        let status = Status::new(State::Creating, Vec::new());
+        Handle::new(identity, created_at_ms, status).0
     }
 
     fn name(text: &str) -> SandboxName {
@@ -172,20 +208,30 @@ mod tests {
         assert!(made.iter().all(|(id, _)| *id == made[0].0));
     }
 
+    /// In whatever order they were found, and whichever of them goes.
     #[test]
-    fn removing_one_does_not_free_a_name_that_another_has() {
-        let (table, name) = (Table::default(), name("agent"));
-        let (first, second) = (handle(&name), handle(&name));
-        table.insert(&first);
-        table.insert(&second);
-        table.remove(&second);
-        let tenant = Tenant::default();
-        assert_eq!(
-            table.by_name(&tenant, &name).map(|h| h.id().clone()),
-            Some(first.id().clone())
-        );
-        table.remove(&first);
-        assert!(table.by_name(&tenant, &name).is_none());
+    fn a_name_of_several_means_the_oldest_that_is_left() {
+        let name = name("agent");
+        let [old, middle, young] = [1, 2, 3].map(|age| handle_of_age(&name, age));
+        for found in [[&old, &middle, &young], [&young, &old, &middle]] {
+            let table = Table::default();
+            let meant = || {
+                let handle = table.by_name(&Tenant::default(), &name);
+                handle.map(|handle| handle.id().clone())
+            };
+            for handle in found {
+                table.insert(handle);
+            }
+            assert_eq!(meant().as_ref(), Some(old.id()));
+            table.remove(&middle);
+            assert_eq!(meant().as_ref(), Some(old.id()));
+            table.remove(&old);
+            assert_eq!(meant().as_ref(), Some(young.id()));
+            let again = table.get_or_insert(&Tenant::default(), &name, || (handle(&name), ()));
+            assert!(matches!(again, Found::Old(handle) if handle.id() == young.id()));
+            table.remove(&young);
+            assert_eq!(meant(), None);
+        }
     }
 
     #[test]

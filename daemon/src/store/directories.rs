@@ -4,6 +4,7 @@
 //! lock
 //! owner                        what tells this directory from every other one
 //! sandboxes/<id>/record.json
+//! sandboxes/<id>/identity      whose it is, should the record be damaged
 //! sandboxes/<id>/idle.json     how long it has not been used
 //! sandboxes/<id>/layer/…       the storage driver's
 //! sandboxes/<id>/runs/…        logs of runs
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use super::identity::Identity;
 use super::record::{Damage, Record, Upgrade};
 use crate::fault;
 use crate::sandbox::id::SandboxId;
@@ -188,6 +190,8 @@ impl Store {
             write_synced(&temp, &record.encode())
         })
         .map_err(|e| StoreError::io("write", &temp, e))?;
+        fault::around("record.identity", || Identity::keep(&dir, record))
+            .map_err(|e| StoreError::io("write the identity in", &dir, e))?;
         fault::around("record.rename", || fs::rename(&temp, &path))
             .map_err(|e| StoreError::io("rename to", &path, e))?;
         fault::around("record.sync directory", || sync_dir(&dir))
@@ -206,38 +210,46 @@ impl Store {
     }
 
     fn load_one(&self, id: SandboxId) -> Loaded {
-        match self.read_record(&id) {
+        let mut damage = match self.read_record(&id) {
             Ok(bytes) => match Record::decode(&bytes, &id, &self.upgrade) {
-                Ok(record) => Loaded::Sandbox(Box::new(record)),
-                Err(damage) => Loaded::Damaged(id, damage),
+                Ok(record) => return Loaded::Sandbox(Box::new(record)),
+                Err(damage) => damage,
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_bare(&id) => {
-                Loaded::Unfinished(id)
+                return Loaded::Unfinished(id);
             }
-            Err(error) => {
-                let reason = format!("its record cannot be read: {error}");
-                Loaded::Damaged(
-                    id,
-                    Damage {
-                        reason,
-                        tenant: None,
-                        name: None,
-                        uid_base: None,
-                    },
-                )
-            }
+            Err(error) => Damage {
+                reason: format!("its record cannot be read: {error}"),
+                tenant: None,
+                name: None,
+                uid_base: None,
+            },
+        };
+        if let Some(identity) = self.identity(&id) {
+            identity.amend(&mut damage);
         }
+        Loaded::Damaged(id, damage)
+    }
+
+    /// Whose directory this is, by what lies beside the record. What others than root may have written says nothing.
+    fn identity(&self, id: &SandboxId) -> Option<Identity> {
+        self.check_dir(id).ok()?;
+        Identity::read(&self.dir(id), id)
     }
 
     fn read_record(&self, id: &SandboxId) -> io::Result<Vec<u8>> {
-        let dir = self.dir(id);
-        // A link, or a directory that others may write to, could lead to a record that they made.
-        let meta = fs::symlink_metadata(&dir)?;
+        self.check_dir(id)?;
+        read_capped(&self.dir(id).join(RECORD_FILE))
+    }
+
+    /// A link, or a directory that others may write to, could lead to a record that they made.
+    fn check_dir(&self, id: &SandboxId) -> io::Result<()> {
+        let meta = fs::symlink_metadata(self.dir(id))?;
         if !meta.is_dir() || may_be_written_by_others(&meta) {
             let text = "its directory is not root's alone";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        read_capped(&dir.join(RECORD_FILE))
+        Ok(())
     }
 
     /// Whether a directory without a record holds nothing that a sandbox ever wrote. The record is written before the
@@ -269,7 +281,11 @@ impl Store {
     /// Discarded sandboxes whose files are still there, each with its uid range where that can be told.
     pub fn trash(&self) -> Result<Vec<(SandboxId, Option<u32>)>, StoreError> {
         let uid_base = |id: &SandboxId| {
-            let bytes = read_capped(&self.trash.join(id.as_str()).join(RECORD_FILE)).ok()?;
+            let dir = self.trash.join(id.as_str());
+            if let Some(identity) = Identity::read(&dir, id) {
+                return Some(identity.uid_base());
+            }
+            let bytes = read_capped(&dir.join(RECORD_FILE)).ok()?;
             Record::decode(&bytes, id, &self.upgrade)
                 .map_or_else(|d| d.uid_base, |record| Some(record.uid_base))
         };

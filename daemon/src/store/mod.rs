@@ -5,6 +5,8 @@
 
 /// The directories of sandboxes, and reading and writing their records.
 mod directories;
+/// Whose sandbox a directory is, should its record be damaged.
+mod identity;
 /// How long a sandbox has not been used.
 mod idle_stamp;
 /// The lock that keeps a second daemon out.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use tempfile::TempDir;
 
@@ -129,6 +130,38 @@ fn a_record_of_another_version_still_tells_name_and_range() {
     let damage = damage(&store);
     assert_eq!(damage.name, Some(record.spec.name));
     assert_eq!(damage.uid_base, Some(record.uid_base));
+}
+
+/// Whatever became of a record, its sandbox keeps name, tenant and range. A copy of its directory does not claim them, and
+/// neither does a directory that others may write to.
+#[test]
+fn a_sandbox_without_a_record_keeps_its_identity() {
+    let (_dir, store, record) = written();
+    let path = record_path(&store, &record.id);
+    let whole = fs::read_to_string(&path).expect("read");
+    let told = |damage: Damage| (damage.tenant, damage.name, damage.uid_base);
+    let kept = (
+        Some(record.spec.tenant.clone()),
+        Some(record.spec.name.clone()),
+        Some(record.uid_base),
+    );
+    let other_name = whole.replacen("agent-7", "agent-6", 1);
+    for text in ["", "\0\0\0", "null", &other_name] {
+        fs::write(&path, text).expect("damage");
+        assert_eq!(told(damage(&store)), kept, "{text:?}");
+    }
+    let upper = store.layer_dir(&record.id).join("upper");
+    fs::create_dir(&upper).expect("upper");
+    fs::write(upper.join("precious"), "x").expect("file");
+    fs::remove_file(&path).expect("removed");
+    assert_eq!(told(damage(&store)), kept);
+
+    let (dir, other) = (store.dir(&record.id), SandboxId::random());
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("chmod");
+    assert_eq!(told(damage(&store)), (None, None, None));
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).expect("chmod");
+    fs::rename(&dir, store.dir(&other)).expect("a copy");
+    assert_eq!(told(damage(&store)), (None, None, None));
 }
 
 /// A record as version 1 wrote it (without an idle policy), or version 2 (without limits on files).
@@ -305,7 +338,6 @@ fn foreign_entries_are_left_alone() {
 
 #[test]
 fn a_directory_that_others_may_write_is_refused() {
-    use std::os::unix::fs::PermissionsExt as _;
     let (dir, _store) = store();
     let path = dir.path().join("sandboxes");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("chmod");
