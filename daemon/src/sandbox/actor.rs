@@ -396,7 +396,7 @@ impl<R: Runtime> Actor<R> {
                 "restart lodged, which tries again to reach it; or stop it, which ends its processes and keeps its files"
             }
             Refusal::IsDamaged => "mend what it says and restart lodged, or delete it",
-            Refusal::IsBeingDeleted => "acquire it anew",
+            Refusal::IsBeingDeleted => "`lodge create NAME` creates it anew; in the API, Acquire does",
             Refusal::AlreadyCreated => "report this: it is a fault of Lodge",
         })
     }
