@@ -1,11 +1,13 @@
 //! Where a daemon listens, and connecting to it. There is no TLS here yet: `https` is refused, not tried without it.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, io_kind};
+use crate::reconnect::Tries;
 
 /// Where a daemon listens if its configuration does not say otherwise.
 pub const DEFAULT_ENDPOINT: &str = "unix:///run/lodge/lodged.sock";
@@ -14,6 +16,9 @@ pub const ENDPOINT_VARIABLE: &str = "LODGE_ENDPOINT";
 
 /// How long connecting may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// How long is waited for a daemon that is on its way out or in: 5 s in which it ends its calls, 1 s of its unit, and its
+/// start, with many sandboxes to be taken up.
+const BACK_WITHIN: Duration = Duration::from_secs(20);
 /// While a call is open a ping goes out this often, so that middleboxes see a quiet command as alive. Below the 5 s after
 /// which the most impatient proxies cut, with room for a busy machine.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
@@ -34,14 +39,46 @@ enum Target {
 
 /// Connects, or says why not.
 pub(crate) async fn connect(endpoint: &str) -> Result<Channel> {
-    let connected = match parse(endpoint)? {
-        Target::Unix(path) => connect_unix(path).await,
-        Target::Http(uri) => tuned(Endpoint::from(uri)).connect().await,
+    connect_within(BACK_WITHIN, endpoint).await
+}
+
+/// Connects, and waits for as long as `limit` for a daemon that is on its way out or in.
+///
+/// Such a daemon has its socket's file there and does not listen, so that clients are refused; one that was killed, and
+/// that its unit starts again, leaves it like that too. Without the file nobody is on the way, and waiting would only hide
+/// that no daemon runs: that fails at once, unless we were refused just before (the file changes hands).
+/// Over TCP a refusal says nothing of the kind.
+async fn connect_within(limit: Duration, endpoint: &str) -> Result<Channel> {
+    let path = match parse(endpoint)? {
+        Target::Unix(path) => path,
+        Target::Http(uri) => {
+            let connected = tuned(Endpoint::from(uri)).connect().await;
+            return connected.map_err(|source| failed(endpoint, source));
+        }
     };
-    connected.map_err(|source| Error::Connect {
+    let mut tries = Tries::new(limit);
+    let mut refused = false;
+    loop {
+        let error = match connect_unix(path.clone()).await {
+            Ok(channel) => return Ok(channel),
+            Err(error) => error,
+        };
+        let kind = io_kind(&error);
+        refused |= kind == Some(io::ErrorKind::ConnectionRefused);
+        match kind {
+            Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) if refused => {
+                tries.pause(failed(endpoint, error)).await?;
+            }
+            _ => return Err(failed(endpoint, error)),
+        }
+    }
+}
+
+fn failed(endpoint: &str, source: tonic::transport::Error) -> Error {
+    Error::Connect {
         endpoint: endpoint.to_owned(),
         source,
-    })
+    }
 }
 
 fn parse(endpoint: &str) -> Result<Target> {
@@ -118,6 +155,23 @@ mod tests {
             parse("http://127.0.0.1:7000").unwrap(),
             Target::Http(_)
         ));
+    }
+
+    /// Tries until the limit where a daemon's socket refuses, and says which socket that is; not at all without one.
+    #[tokio::test]
+    async fn a_daemon_on_its_way_is_waited_for_and_none_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (left, none) = (dir.path().join("left.sock"), dir.path().join("none.sock"));
+        drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+        let short = Duration::from_millis(400);
+        for (path, limit, waits) in [(left, short, true), (none, BACK_WITHIN, false)] {
+            let begun = tokio::time::Instant::now();
+            let endpoint = format!("unix://{}", path.display());
+            let error = connect_within(limit, &endpoint).await.unwrap_err();
+            let waited = begun.elapsed();
+            assert_eq!(waited > limit / 2, waits, "{waited:?}");
+            assert!(error.to_string().contains(&endpoint), "{error}");
+        }
     }
 
     #[test]

@@ -171,14 +171,27 @@ impl From<Status> for Error {
 }
 
 fn connect_hint(error: &tonic::transport::Error) -> &'static str {
+    match io_kind(error) {
+        Some(io::ErrorKind::PermissionDenied) => {
+            "the socket is for root and the group `lodge`: add your user to it, or use sudo"
+        }
+        Some(io::ErrorKind::ConnectionRefused) => {
+            "a daemon was there and did not come back in time: `systemctl status lodged` says why"
+        }
+        _ => {
+            "is lodged running? start it with `systemctl start lodged`, or set LODGE_ENDPOINT to where it listens"
+        }
+    }
+}
+
+/// What the operating system said, where it was it.
+pub(crate) fn io_kind(error: &tonic::transport::Error) -> Option<io::ErrorKind> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<io::Error>()
-            && error.kind() == io::ErrorKind::PermissionDenied
-        {
-            return "the socket is for root and the group `lodge`: add your user to it, or use sudo";
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Some(error.kind());
         }
         cause = error.source();
     }
-    "is lodged running? start it with `systemctl start lodged`, or set LODGE_ENDPOINT to where it listens"
+    None
 }

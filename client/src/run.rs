@@ -31,6 +31,9 @@ use crate::wire::within;
 
 /// Standard input up to this goes in one message with the command; a message may have 16 MiB, a script 8 MiB.
 const INLINE_STDIN_BYTES: usize = 4 << 20;
+/// The id of no sandbox: ids are random, of 100 bits and more.
+const NO_SANDBOX: &str = "00000000000000000000";
+
 /// A command to be run. Await it for its [`Output`], or call [`Run::stream`] for its events as they come.
 #[must_use = "nothing runs until it is awaited"]
 pub struct Run {
@@ -193,6 +196,25 @@ impl Run {
             }
         };
         Ok(stream.with_patience(deadline))
+    }
+
+    /// Asks the daemon whether it would take this call as it is, standard input aside. Nothing runs, no sandbox is needed.
+    ///
+    /// # Errors
+    /// What the daemon has against it; those of the connection.
+    pub async fn check(&self) -> Result<()> {
+        // A daemon looks for the sandbox after it has looked at all else that a call says.
+        let spec = pb::RunSpec {
+            sandbox: Some(SandboxRef::Id(NO_SANDBOX.into()).to_wire()),
+            stdin: Bytes::new(),
+            ..self.spec()?
+        };
+        let mut tries = Tries::new(self.client.reconnect);
+        let checked = tries.answer(|| run(&self.client, spec.clone())).await;
+        match checked {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     async fn output(mut self) -> Result<Output> {

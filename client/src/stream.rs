@@ -178,6 +178,14 @@ impl RunStream {
         &self.run_id
     }
 
+    /// How many bytes of an output stream came before the next event: where an attach goes on that is made by hand.
+    pub fn offset(&self, stream: StdStream) -> u64 {
+        match stream {
+            StdStream::Stdout => self.have.stdout,
+            StdStream::Stderr => self.have.stderr,
+        }
+    }
+
     /// The next event; `None` after the last.
     pub async fn next(&mut self) -> Option<Result<Event>> {
         poll_fn(|cx| self.poll_event(cx)).await

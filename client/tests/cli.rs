@@ -218,9 +218,17 @@ fn a_failure_of_lodge_is_125_with_a_hint_and_an_object_in_json() {
 
 #[test]
 fn a_stream_that_is_cut_is_125_and_keeps_what_came() {
-    let out = Lodge::new().output(&["run", "fake:cut"]);
+    let out = Lodge::new().output(&["run", "-s", "here", "fake:cut"]);
     assert_eq!((text(&out.stdout), out.status.code()), ("part", Some(125)));
-    assert!(text(&out.stderr).contains("lost sight of run"));
+    let back = format!(
+        "`lodge attach -s here --offset 4 --stderr-offset 0 {}`",
+        fake::ID
+    );
+    let stderr = text(&out.stderr);
+    assert!(
+        stderr.contains("lost sight of run") && stderr.contains(&back),
+        "{stderr}"
+    );
 }
 
 #[test]

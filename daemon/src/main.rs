@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lodged::api::grpc;
-use lodged::api::listener::listen;
+use lodged::api::listener;
 use lodged::config::{Config, Invocation, Listen, ReportFormat, unknown_variables};
 use lodged::doctor::{self, Files};
 use lodged::fault;
@@ -152,13 +152,20 @@ async fn serve(config: &Config, choice: Choice, launcher: LauncherProcess) -> Re
     let _keeper = ReserveKeeper::start(Arc::clone(&platform.storage))
         .context("cannot keep the host's reserve")?;
     let groups = platform.cgroup_parent.clone();
+    let Listen::Unix(socket) = &config.listen;
+    // From here on a client that is refused waits for us; sandboxes are taken up meanwhile.
+    let announced = listener::announce(socket, &config.socket_group)?;
     let registry = tokio::select! {
         registry = Registry::open(Host::new(platform)) => registry?,
         // What was taken up so far goes on, and is taken up by the next one.
         () = signals.asked_to_end() => return Ok(()),
     };
-    let Listen::Unix(socket) = &config.listen;
-    let door = listen(socket, &config.socket_group)?;
+    if let Some(plate) = announced {
+        plate.hand_over();
+    }
+    let door = listener::listen(socket, &config.socket_group)?;
+    // While the last calls end, the socket refuses clients and is there: they wait for the next daemon.
+    let plate = door.plate();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %socket.display(), "serving");
     notify(Notice::Ready(registry.recovery().to_string()));
     let stop = async move {
@@ -168,6 +175,7 @@ async fn serve(config: &Config, choice: Choice, launcher: LauncherProcess) -> Re
         signals.end_at_once_next_time();
     };
     grpc::serve(Lodge::new(registry), door, stop).await?;
+    drop(plate);
     groups.leave();
     Ok(())
 }

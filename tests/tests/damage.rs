@@ -255,10 +255,11 @@ fn taken_away(daemon: &mut Daemon, room: &Room) -> Result<PathBuf> {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_one_name_are_both_reached() -> Result<()> {
     let mut daemon = Daemon::new().await?;
-    let (before, _) = stopped(&daemon, "before").await?;
+    let (before, base) = stopped(&daemon, "before").await?;
     let (old, _) = stopped(&daemon, "agent").await?;
     // So that there is a range for the next one other than that of the one that is away.
     before.delete().await?;
+    leaves_nothing(&daemon, before.id(), base).await?;
     let aside = taken_away(&mut daemon, &old)?;
     let young = daemon.api().room("agent").await?;
     ensure!(young.id() != old.id());

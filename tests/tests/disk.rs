@@ -273,6 +273,33 @@ async fn attack_d17_slow_disk() -> Result<()> {
     Ok(())
 }
 
+/// A command has ended well, its output is on its way to a slow disk, and then the sandbox is deleted: who waits for the
+/// result gets all of the output.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_takes_no_output_from_who_waits_for_it() -> Result<()> {
+    let mut daemon = Daemon::new().await?;
+    daemon.kill9()?;
+    daemon.set_env(&[("LODGE_FAULTS", "log.create=delay:500@1")]);
+    daemon.start_again()?;
+    let room = daemon.api().room("goner").await?;
+    let caller = tokio::spawn(room.run("echo whole").send());
+    // It was started, and its command is gone.
+    until("the command ends", SOON, || async {
+        let begun = !room.list_runs(10, false).await?.is_empty();
+        Ok((begun && room.processes().await?.is_empty()).then_some(()))
+    })
+    .await?;
+    room.delete().await?;
+    let ran = caller.await??;
+    // It cannot have been killed: so it is told, with its output.
+    ensure!(
+        ran.exited(0)?.text().trim_end() == "whole",
+        "{}",
+        ran.story()
+    );
+    Ok(())
+}
+
 /// While the disk takes seconds to put a journal of runs on it, or to take it anew, what is known of the runs is told, and
 /// others start and end, also those with a name.
 #[tokio::test(flavor = "multi_thread")]

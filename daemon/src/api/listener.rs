@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::UnixListener;
@@ -57,12 +57,69 @@ pub enum ListenError {
 #[derive(Debug)]
 pub struct Door {
     listener: UnixListener,
-    path: PathBuf,
+    plate: Arc<Plate>,
     group: String,
-    /// Device and inode of the socket's file.
-    file: (u64, u64),
     looks: Interval,
     house: Arc<House>,
+}
+
+/// The socket's file, which says that there is a daemon: one that serves, that ends its calls, or that is about to serve.
+/// Who is refused there waits for it; where there is no file nobody waits. It goes with the last holder.
+#[derive(Debug)]
+pub struct Plate {
+    path: PathBuf,
+    /// Device and inode; `None` once it is somebody else's to remove.
+    file: Mutex<Option<(u64, u64)>>,
+}
+
+impl Plate {
+    fn of(path: &Path) -> Result<Self, ListenError> {
+        let file = file_of(path).map_err(|source| ListenError::Io {
+            action: "look at",
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: Mutex::new(Some(file)),
+        })
+    }
+
+    /// Leaves the file to who listens there next: the number of a file that it replaces may be that of its own.
+    pub fn hand_over(self) {
+        *self.file() = None;
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Plate {
+    /// Removes the file, if it still is this one's.
+    fn drop(&mut self) {
+        let own = *self.file();
+        if file_of(&self.path).is_ok_and(|file| Some(file) == own)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::debug!(%error, "socket not removed");
+        }
+    }
+}
+
+/// Says that a daemon is about to serve at `path`: until then clients are refused there, and wait. What is there already is
+/// left alone. To be called within the runtime.
+///
+/// # Errors
+/// See [`ListenError`].
+pub fn announce(path: &Path, group: &str) -> Result<Option<Plate>, ListenError> {
+    match file_of(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            drop(bind(path, group)?);
+            Plate::of(path).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Listens at `path` for root and `group`. A socket that an earlier daemon left is replaced: this one holds the lock on
@@ -73,24 +130,24 @@ pub struct Door {
 /// See [`ListenError`].
 pub fn listen(path: &Path, group: &str) -> Result<Door, ListenError> {
     let listener = bind(path, group)?;
-    let file = file_of(path).map_err(|source| ListenError::Io {
-        action: "look at",
-        path: path.to_owned(),
-        source,
-    })?;
+    let plate = Arc::new(Plate::of(path)?);
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     Ok(Door {
         listener,
-        path: path.to_owned(),
+        plate,
         group: group.to_owned(),
-        file,
         looks,
         house: Arc::default(),
     })
 }
 
 impl Door {
+    /// The socket's file: it stays for as long as this is held, also when nobody listens any more.
+    pub fn plate(&self) -> Arc<Plate> {
+        Arc::clone(&self.plate)
+    }
+
     /// The next connection that is taken in.
     pub(crate) async fn next(&mut self) -> Connection {
         loop {
@@ -113,42 +170,29 @@ impl Door {
 
     /// Listens anew where the socket's file was removed. One that is another's is left alone.
     fn restore(&mut self) {
-        match file_of(&self.path) {
+        let path = &self.plate.path;
+        match file_of(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             _ => return,
         }
-        let again = bind(&self.path, &self.group).and_then(|listener| {
-            let file = file_of(&self.path).map_err(|source| ListenError::Io {
+        let again = bind(path, &self.group).and_then(|listener| {
+            let file = file_of(path).map_err(|source| ListenError::Io {
                 action: "look at",
-                path: self.path.clone(),
+                path: path.clone(),
                 source,
             })?;
             Ok((listener, file))
         });
         match again {
             Ok((listener, file)) => {
-                tracing::warn!(socket = %self.path.display(), "the socket was gone and is there again");
-                (self.listener, self.file) = (listener, file);
+                tracing::warn!(socket = %path.display(), "the socket was gone and is there again");
+                self.listener = listener;
+                *self.plate.file() = Some(file);
             }
             Err(error) => {
                 tracing::error!(error = %chain(&error), "the socket is gone and cannot be made again");
             }
         }
-    }
-
-    /// Removes the socket's file, if it still is this one's.
-    fn close(&self) {
-        if file_of(&self.path).is_ok_and(|file| file == self.file)
-            && let Err(error) = fs::remove_file(&self.path)
-        {
-            tracing::debug!(%error, "socket not removed");
-        }
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 
@@ -250,6 +294,27 @@ mod tests {
         ));
         drop(live);
         assert!(!path.exists(), "a door that closes takes its file along");
+    }
+
+    #[tokio::test]
+    async fn who_comes_before_or_after_the_serving_is_refused_and_not_told_that_nobody_is_there() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let path = temp.path().join("lodged.sock");
+        let refused = || {
+            let error = BlockingStream::connect(&path).expect_err("nobody listens");
+            error.kind() == io::ErrorKind::ConnectionRefused
+        };
+        let announced = announce(&path, "root").expect("announced");
+        let announced = announced.expect("nothing was there");
+        assert!(refused(), "before");
+        announced.hand_over();
+        let door = listen(&path, "root").expect("listens");
+        assert!(BlockingStream::connect(&path).is_ok());
+        let plate = door.plate();
+        drop(door);
+        assert!(refused(), "after");
+        drop(plate);
+        assert!(!path.exists(), "nobody is there");
     }
 
     #[tokio::test]

@@ -187,7 +187,7 @@ fn check_secret(secret: &Secret) -> Result<()> {
                 shown(&secret.name)
             ),
         )
-        .hint("masking so short a value would mangle ordinary output; pass it as `env`"));
+        .hint("masking so short a value would mangle ordinary output; pass it as an ordinary one: `-e` of lodge, `env` in the API"));
     }
     Ok(())
 }

@@ -202,6 +202,19 @@ impl StreamLog {
         self.lock().sealed
     }
 
+    /// Waits until no byte will follow.
+    pub(super) async fn sealed(&self) {
+        loop {
+            let mut grown = std::pin::pin!(self.grown.notified());
+            // From here on a seal is not missed.
+            grown.as_mut().enable();
+            if self.is_sealed() {
+                return;
+            }
+            grown.await;
+        }
+    }
+
     /// Why bytes were not stored, if that happened: the offset of the first, and the kernel's error.
     pub fn loss(&self) -> Option<(u64, Errno)> {
         self.lock().lost.map(|lost| (lost.from, lost.errno))

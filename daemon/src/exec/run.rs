@@ -320,6 +320,12 @@ impl Run {
         Ok(u32::try_from(before.saturating_sub(left)).unwrap_or(u32::MAX))
     }
 
+    /// Waits until all that it wrote is in its logs, which is when its pipes have no writer any more.
+    pub(super) async fn drained(&self) {
+        self.0.stdout.sealed().await;
+        self.0.stderr.sealed().await;
+    }
+
     /// Whether its command has ended and nothing is left of its processes and pipes.
     pub(super) fn is_settled(&self) -> bool {
         !self.is_live() && self.group().is_none()

@@ -246,6 +246,7 @@ fn check_output(asked: Option<i64>) -> Result<u64> {
                 "INVALID_OUTPUT_LIMIT",
                 format!("max_output_bytes is {asked}; it is 0 to {OUTPUT_MAX_BYTES}"),
             )
+            .hint("`--max-output` of lodge says it; what is read as it comes (Start, Attach) is not cut")
         })
 }
 

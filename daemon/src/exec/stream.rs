@@ -48,7 +48,7 @@ impl Places {
                 "TOO_MANY_STREAMS",
                 format!("{OPEN_MAX} streams of runs are open on this host"),
             )
-            .hint("end some of them; `GetRun` and `ReadLog` need no stream")
+            .hint("end some of them; `lodge runs` and `lodge logs` (GetRun and ReadLog in the API) need none")
         })?;
         let open = OPEN_MAX - self.0.available_permits();
         let batch_bytes = match 2 * open * BATCH_BYTES <= BATCHES_MAX_BYTES {
@@ -256,7 +256,7 @@ pub fn beyond_the_end(stream: Stream, offset: u64, end: u64) -> Error {
     let message =
         format!("offset {offset} is beyond the end of {name}, which has bytes 0 to {end}");
     Error::new(ErrorKind::OutOfRange, "OFFSET_BEYOND_END", message)
-        .hint("ask from an offset that is not above `end_offset`")
+        .hint(format!("ask from an offset that is not above {end}"))
         .detail("stream", name)
         .detail("earliest_offset", "0")
         .detail("end_offset", end.to_string())

@@ -2,9 +2,11 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::handle::{Handle, Paused, Reply, Resume, View};
 use super::runtime::{Cause, New, Runtime, Started};
@@ -89,6 +91,9 @@ pub(super) enum Remedy {
     /// The end of what it has and what cannot be reached: a stop ends that. Nobody else does, since it may be at work.
     EndIfAsked,
 }
+
+/// What ended runs had in their pipes is in their logs within this time, when a sandbox is deleted.
+const DRAINED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why it is damaged.
 const NOT_ENDED: &str = "its processes could not be ended";
@@ -261,6 +266,11 @@ impl<R: Runtime> Actor<R> {
         if let Some(live) = live {
             self.end_processes(live, Cause::Asked, State::Deleting)
                 .await?;
+            // A caller may wait for the output of a run that ended just before. A disk that hangs holds up no delete.
+            let drained = self.handle.runs().drained();
+            if timeout(DRAINED_WITHIN, drained).await.is_err() {
+                tracing::warn!(sandbox = %self.handle.id(), "deleted before all output was in its log");
+            }
         }
         let deleted = self.runtime.put_away(self.handle.id().clone()).await;
         // It is there still, and can be deleted again.
@@ -396,7 +406,7 @@ impl<R: Runtime> Actor<R> {
                 "restart lodged, which tries again to reach it; or stop it, which ends its processes and keeps its files"
             }
             Refusal::IsDamaged => "mend what it says and restart lodged, or delete it",
-            Refusal::IsBeingDeleted => "acquire it anew",
+            Refusal::IsBeingDeleted => "`lodge create NAME` creates it anew; in the API, Acquire does",
             Refusal::AlreadyCreated => "report this: it is a fault of Lodge",
         })
     }

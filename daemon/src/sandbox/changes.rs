@@ -114,7 +114,7 @@ impl Changes {
                 "TOO_MANY_WATCHERS",
                 format!("{WATCHERS_MAX} callers watch already"),
             )
-            .hint("end one of them, or use List"));
+            .hint("end one of them, or use `lodge ls` (List in the API)"));
         }
         watchers.push(Arc::clone(&watcher));
         self.0.count.store(watchers.len(), Ordering::SeqCst);

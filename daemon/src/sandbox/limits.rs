@@ -16,6 +16,8 @@ const GIB: u64 = 1 << 30;
 pub struct Bounds {
     /// Its field's name in the API and in the configuration.
     pub name: &'static str,
+    /// The option of `lodge` that says it.
+    pub option: &'static str,
     /// The least that still lets a command run.
     pub min: u64,
     /// The most that still means something.
@@ -25,42 +27,49 @@ pub struct Bounds {
 /// Memory, in bytes. Below 16 MiB a shell with one tool is OOM-killed; no host that we know of has 16 TiB.
 pub const MEMORY_BYTES: Bounds = Bounds {
     name: "memory_bytes",
+    option: "--memory",
     min: 16 * MIB,
     max: 16 * 1024 * GIB,
 };
 /// Processes and threads. The kernel never has more than 4 Mi pids, and some must be left for the host.
 pub const PIDS: Bounds = Bounds {
     name: "pids",
+    option: "--pids",
     min: 16,
     max: (4 << 20) - 4096,
 };
 /// Thousandths of a CPU. The kernel's period of 100 ms has no slice below 1 ms; no host has 4,096 CPUs.
 pub const CPU_MILLIS: Bounds = Bounds {
     name: "cpu_millis",
+    option: "--cpus",
     min: 10,
     max: 4_096_000,
 };
 /// Open files of a process. The most is the hard limit, which common hosts grant to root.
 pub const OPEN_FILES: Bounds = Bounds {
     name: "open_files",
+    option: "--open-files",
     min: 64,
     max: 20_000,
 };
 /// Size of /dev/shm, in bytes. It also counts as memory.
 pub const SHM_BYTES: Bounds = Bounds {
     name: "shm_bytes",
+    option: "--shm",
     min: MIB,
     max: 16 * 1024 * GIB,
 };
 /// Bytes of the sandbox's files. Less than 64 MiB is no file system; no host that we know of has a PiB.
 pub const DISK_BYTES: Bounds = Bounds {
     name: "disk_bytes",
+    option: "--disk",
     min: 64 * MIB,
     max: 1 << 50,
 };
 /// Files of the sandbox, where the driver counts them. Fewer do not hold what a package manager keeps; ext4 has 32-bit numbers.
 pub const INODES: Bounds = Bounds {
     name: "inodes",
+    option: "--inodes",
     min: 4096,
     max: 1 << 31,
 };
@@ -133,19 +142,27 @@ impl Limits {
 impl Bounds {
     /// `value`, if it is within the bounds.
     pub fn check(&self, value: i64) -> Result<u64> {
-        let Self { name, min, max } = *self;
+        let Self {
+            name,
+            option,
+            min,
+            max,
+        } = *self;
+        let hint = || {
+            format!("leave it out to take the server's default; the option of lodge is `{option}`")
+        };
         match u64::try_from(value) {
             Ok(value) if value >= min && value <= max => Ok(value),
             Ok(value) if value > max => Err(Error::invalid(
                 "LIMIT_TOO_LARGE",
                 format!("{name} is {value}, more than the maximum of {max}"),
             )
-            .hint("leave the field out to take the server's default")),
+            .hint(hint())),
             _ => Err(Error::invalid(
                 "LIMIT_TOO_SMALL",
                 format!("{name} is {value}, less than the minimum of {min}"),
             )
-            .hint("leave the field out to take the server's default")),
+            .hint(hint())),
         }
     }
 
@@ -275,7 +292,9 @@ fn unenforceable(name: &str, why: &str) -> Error {
         "LIMIT_NOT_ENFORCEABLE",
         format!("{name} cannot be enforced here: {why}"),
     )
-    .hint("leave it out, or set allow_degraded to go without it")
+    .hint(
+        "leave it out, or go without it: `--allow-degraded` of lodge, `allow_degraded` in the API",
+    )
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use lodge_client::{Attach, RunInfo};
 
 use crate::cli::Daemon;
 use crate::failure::ReaderGone;
-use crate::follow;
+use crate::follow::{self, Seen};
 use crate::sandbox_arg::InSandbox;
 
 /// Get back to a run: its output as it comes, and its exit code
@@ -35,15 +35,23 @@ pub(crate) struct Args {
 
 pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
     let sandbox = daemon.connect().await?.at(args.sandbox.sandbox.reference());
+    let seen = Seen {
+        sandbox: &args.sandbox.sandbox,
+        run: &args.run,
+    };
+    let run = sandbox.get_run(&args.run).await?;
     let mut attach = sandbox.attach(&args.run);
     if !args.from_start {
-        let run = sandbox.get_run(&args.run).await?;
         attach = args.begin(attach, &run);
     }
     let mut events = attach.await?;
+    if run.is_live() {
+        seen.tell_frozen(&sandbox).await?;
+    }
     let outcome = match follow::pass_through(&mut events).await {
         Err(error) if error.is::<ReaderGone>() => return Err(error),
-        outcome => outcome.with_context(|| follow::lost(&args.run))?,
+        Err(error) => return Err(seen.lost(error, &follow::from_here(&events))),
+        Ok(outcome) => outcome,
     };
     follow::tell_end(&outcome, &sandbox).await;
     Ok(follow::exit_code(&outcome))

@@ -60,7 +60,13 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
         return terminal::data(&object.to_string());
     }
     if !acquired.created {
-        terminal::note(&format!("sandbox {} exists already", acquired.info.name));
+        let name = &acquired.info.name;
+        terminal::note(&format!(
+            "sandbox {name} exists already and is left as it is"
+        ));
+        terminal::hint(&format!(
+            "`lodge update {name}` changes its limits, idle policy and labels"
+        ));
     }
     terminal::data(&acquired.info.id)
 }

@@ -21,15 +21,15 @@ pub(crate) struct ReaderGone;
 #[derive(Debug)]
 pub(crate) struct Advice {
     message: String,
-    hint: &'static str,
+    hint: String,
 }
 
 impl Advice {
     /// `message` is lower case, without full stop.
-    pub(crate) fn new(message: impl Into<String>, hint: &'static str) -> Self {
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             message: message.into(),
-            hint,
+            hint: hint.into(),
         }
     }
 }
@@ -44,7 +44,9 @@ impl std::error::Error for Advice {}
 
 /// How to mend it, where that is known.
 pub(crate) fn hint(error: &Error) -> Option<&str> {
-    let advice = error.downcast_ref::<Advice>().map(|advice| advice.hint);
+    let advice = error
+        .downcast_ref::<Advice>()
+        .map(|advice| advice.hint.as_str());
     advice.or_else(|| error.downcast_ref::<lodge_client::Error>()?.hint())
 }
 

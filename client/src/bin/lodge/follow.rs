@@ -4,10 +4,11 @@
 use std::io;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use lodge_client::{EndReason, Event, Outcome, RunStream, Sandbox, StdStream};
+use anyhow::{Error, Result};
+use lodge_client::{EndReason, Event, Outcome, RunStream, Sandbox, SandboxState, StdStream};
 
-use crate::failure::LODGE_FAILED;
+use crate::failure::{self, Advice, LODGE_FAILED};
+use crate::sandbox_arg::SandboxArg;
 use crate::{disk_full, terminal};
 
 /// Passes output through until the run has ended.
@@ -48,9 +49,43 @@ pub(crate) fn tell_gap(stream: StdStream, bytes: u64) {
     terminal::note(&format!("{bytes} bytes of {name} are missing here"));
 }
 
-/// What can be said of a run whose stream failed.
-pub(crate) fn lost(run_id: &str) -> String {
-    format!("lost sight of run {run_id}, which may go on")
+/// A run of which we may lose sight.
+pub(crate) struct Seen<'a> {
+    pub(crate) sandbox: &'a SandboxArg,
+    pub(crate) run: &'a str,
+}
+
+impl Seen<'_> {
+    /// What can be said where its stream failed: the way back to it, unless the failure says what else is to be done.
+    pub(crate) fn lost(&self, error: Error, back: &str) -> Error {
+        let (sandbox, run) = (self.sandbox.as_str(), self.run);
+        let message = format!("lost sight of run {run}, which may go on");
+        match failure::hint(&error) {
+            Some(_) => error.context(message),
+            None => error.context(Advice::new(
+                message,
+                format!("get back to it: `lodge attach -s {sandbox} {back} {run}`"),
+            )),
+        }
+    }
+
+    /// Says why nothing comes of a live run, if its sandbox is frozen now.
+    pub(crate) async fn tell_frozen(&self, sandbox: &Sandbox) -> Result<()> {
+        if sandbox.info().await?.state == SandboxState::Frozen {
+            let name = self.sandbox.as_str();
+            terminal::note(&format!(
+                "sandbox {name} is paused (frozen): nothing new comes until it is resumed, as by `lodge resume {name}`"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The options of `lodge attach` that go on where this stream is.
+pub(crate) fn from_here(events: &RunStream) -> String {
+    let stdout = events.offset(StdStream::Stdout);
+    let stderr = events.offset(StdStream::Stderr);
+    format!("--offset {stdout} --stderr-offset {stderr}")
 }
 
 /// Says what the exit code alone does not.

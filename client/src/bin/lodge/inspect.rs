@@ -73,7 +73,7 @@ fn idle(policy: &IdlePolicy) -> String {
     ];
     let planned = times.into_iter().filter_map(|(what, after)| {
         let after = after.filter(|after| !after.is_zero())?;
-        Some(format!("{what} after {}", units::duration(after)))
+        Some(format!("{what} after {}", units::exact(after)))
     });
     planned.collect::<Vec<_>>().join(", ")
 }

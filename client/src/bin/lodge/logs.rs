@@ -7,13 +7,16 @@ use anyhow::Result;
 use lodge_client::{Event, Sandbox, StdStream};
 
 use crate::cli::Daemon;
-use crate::sandbox_arg::InSandbox;
-use crate::{attach, follow, grep, terminal};
+use crate::follow::{self, Seen};
+use crate::sandbox_arg::{InSandbox, SandboxArg};
+use crate::{attach, grep, terminal};
 
 /// Bytes per call; the API's maximum.
 const PART_BYTES: u32 = 1 << 20;
 
 /// Print what a run wrote until now
+///
+/// Standard output alone, also with --tail and --grep; what it wrote to standard error is shown with --stderr.
 ///
 /// Of a large output the first 8 and the last 22 MiB are kept; what is missing is said. With --grep the search is done by
 /// the daemon, and only what was found is sent: lodge logs --grep 'error|warning' -i -C 2 RUN. The exit code is 1 then if
@@ -22,7 +25,7 @@ const PART_BYTES: u32 = 1 << 20;
 pub(crate) struct Args {
     #[command(flatten)]
     sandbox: InSandbox,
-    /// Standard error instead of standard output
+    /// Standard error instead of standard output, also for --tail and --grep
     #[arg(long)]
     stderr: bool,
     /// Bytes to leave out at the beginning
@@ -61,7 +64,7 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<ExitCode> {
         None => log.print_from(args.offset).await?,
     };
     if args.follow {
-        log.follow(offset).await?;
+        log.follow(offset, &args.sandbox.sandbox).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -98,7 +101,7 @@ impl Log {
     }
 
     /// Prints what comes from an offset on, until the run has ended.
-    async fn follow(&self, offset: u64) -> Result<()> {
+    async fn follow(&self, offset: u64, name: &SandboxArg) -> Result<()> {
         let run = self.sandbox.get_run(&self.run).await?;
         let (stdout, stderr) = attach::end(&run);
         let attach = self.sandbox.attach(&self.run);
@@ -110,6 +113,10 @@ impl Log {
             StdStream::Stderr => attach.stdout_offset(stdout).stderr_offset(offset),
         };
         let mut events = attach.await?;
+        if run.is_live() {
+            let (sandbox, run) = (name, self.run.as_str());
+            Seen { sandbox, run }.tell_frozen(&self.sandbox).await?;
+        }
         while let Some(event) = events.next().await {
             match event? {
                 Event::Output { stream, data, .. } if stream == self.stream => {

@@ -4,14 +4,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use lodge_client::{MAX_OUTPUT_BYTES, Outcome, ResumeMode, Run, RunStream, Sandbox, SandboxRef};
+use lodge_client::{
+    Client, MAX_OUTPUT_BYTES, Outcome, ResumeMode, Run, RunStream, Sandbox, SandboxRef,
+};
 
 use crate::cli::Daemon;
 use crate::environment::Environment;
 use crate::failure::{Advice, ReaderGone};
+use crate::follow::{self, Seen};
 use crate::interrupt::Interrupt;
 use crate::sandbox_arg::InSandbox;
-use crate::{follow, json, terminal, units};
+use crate::{json, terminal, units};
 
 /// Bytes kept of each stream with `--json` unless told otherwise; the API's default.
 const DEFAULT_OUTPUT: &str = "1MiB";
@@ -115,10 +118,14 @@ async fn stream(args: &Args, daemon: &Daemon) -> Result<(Outcome, Sandbox)> {
     let result = follow::pass_through(&mut events).await;
     if matches!(&result, Err(error) if error.is::<ReaderGone>()) {
         // As SIGPIPE would end a local command. That we leave is more important than that this works.
-        let _ = sandbox.kill(run_id).await;
+        let _ = sandbox.kill(&run_id).await;
         return Ok((result?, sandbox));
     }
-    let outcome = result.with_context(|| follow::lost(&run_id))?;
+    let seen = Seen {
+        sandbox: &args.sandbox.sandbox,
+        run: &run_id,
+    };
+    let outcome = result.map_err(|error| seen.lost(error, &follow::from_here(&events)))?;
     Ok((outcome, sandbox))
 }
 
@@ -126,10 +133,12 @@ async fn stream(args: &Args, daemon: &Daemon) -> Result<(Outcome, Sandbox)> {
 async fn object(args: &Args, daemon: &Daemon) -> Result<(Outcome, Sandbox)> {
     let (sandbox, events, run_id) = start(args, daemon).await?;
     let budget = u64::try_from(args.max_output).unwrap_or(0);
-    let output = events
-        .collect(budget)
-        .await
-        .with_context(|| follow::lost(&run_id))?;
+    let seen = Seen {
+        sandbox: &args.sandbox.sandbox,
+        run: &run_id,
+    };
+    let collected = events.collect(budget).await;
+    let output = collected.map_err(|error| seen.lost(error.into(), "--from-start"))?;
     terminal::data(&json::output(&output).to_string())?;
     Ok((output.outcome, sandbox))
 }
@@ -146,11 +155,20 @@ async fn start(args: &Args, daemon: &Daemon) -> Result<(Sandbox, RunStream, Stri
     }
     let variables = args.environment.variables()?;
     let secrets = args.environment.secrets()?;
-    let sandbox = sandbox(args, daemon).await?;
+    let client = daemon.connect().await?;
+    let to_run = |sandbox: &Sandbox| {
+        let mut run = args.apply(command(&args.command, sandbox));
+        run = run.envs(&variables);
+        for (name, value) in &secrets {
+            run = run.secret(name, value.clone());
+        }
+        run
+    };
+    let sandbox = sandbox(args, &client, &to_run).await?;
     let interrupt = Interrupt::listen(sandbox.clone()).context("cannot listen for signals")?;
-    let mut run = args.apply(command(&args.command, &sandbox)).envs(variables);
-    for (name, value) in secrets {
-        run = run.secret(name, value);
+    let mut run = to_run(&sandbox);
+    if args.stdin {
+        run = run.stdin_reader(tokio::io::stdin());
     }
     let events = run.stream().await?;
     let run_id = events.run_id().to_owned();
@@ -158,8 +176,12 @@ async fn start(args: &Args, daemon: &Daemon) -> Result<(Sandbox, RunStream, Stri
     Ok((sandbox, events, run_id))
 }
 
-async fn sandbox(args: &Args, daemon: &Daemon) -> Result<Sandbox> {
-    let client = daemon.connect().await?;
+/// The sandbox to run in. One that has to be created is created for a call that will be taken, and for no other.
+async fn sandbox(
+    args: &Args,
+    client: &Client,
+    to_run: &impl Fn(&Sandbox) -> Run,
+) -> Result<Sandbox> {
     match (args.sandbox.sandbox.reference(), &args.image) {
         (SandboxRef::Id(_), Some(_)) => Err(Advice::new(
             "a sandbox that is named by its id has its image already",
@@ -168,6 +190,10 @@ async fn sandbox(args: &Args, daemon: &Daemon) -> Result<Sandbox> {
         .into()),
         (id @ SandboxRef::Id(_), None) => Ok(client.at(id)),
         (SandboxRef::Name(name), image) => {
+            let there = client.at(name.as_str());
+            if there.info().await.is_err_and(|e| e.is_not_found()) {
+                to_run(&there).check().await?;
+            }
             let mut acquire = client.sandbox(name).resume(args.resume.into());
             if let Some(image) = image {
                 acquire = acquire.image(image);
@@ -196,9 +222,6 @@ impl Args {
         if let Some(timeout) = self.timeout {
             run = run.timeout(timeout);
         }
-        match self.stdin {
-            true => run.stdin_reader(tokio::io::stdin()),
-            false => run,
-        }
+        run
     }
 }

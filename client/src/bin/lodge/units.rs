@@ -36,6 +36,12 @@ pub(crate) fn duration(duration: Duration) -> String {
     humantime::format_duration(shown).to_string()
 }
 
+/// `1s 500ms`: all of it, to the millisecond.
+pub(crate) fn exact(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    humantime::format_duration(Duration::from_millis(millis)).to_string()
+}
+
 /// Reads `512MiB`, `2GiB`, or bare bytes.
 pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
     let split = text
@@ -133,6 +139,13 @@ mod tests {
     fn durations_are_shown_to_the_second() {
         for (millis, text) in [(0, "0s"), (250, "250ms"), (61_999, "1m 1s")] {
             assert_eq!(duration(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn a_policy_is_shown_to_the_millisecond() {
+        for (millis, text) in [(1, "1ms"), (1_500, "1s 500ms"), (600_000, "10m")] {
+            assert_eq!(exact(Duration::from_millis(millis)), text);
         }
     }
 

@@ -21,6 +21,14 @@ impl RunTable {
             .collect()
     }
 
+    /// Waits until what runs wrote is in their logs: of use once their processes have been ended, and before the logs go.
+    pub async fn drained(&self) {
+        let known: Vec<Run> = self.lock().known.values().cloned().collect();
+        for run in known {
+            run.drained().await;
+        }
+    }
+
     /// Lets go of an ended run as soon as its processes are gone.
     pub(in crate::exec) async fn let_go_when_settled(&self, run: &Run) {
         run.try_settle().await;
