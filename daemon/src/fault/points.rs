@@ -62,6 +62,8 @@ pub(super) const ACTS: &[&str] = &[
     "overlay.copy template",
     "overlay.sync layer",
     "overlay.place layer",
+    "overlay.make spare",
+    "overlay.place spare",
     "overlay.note limit",
     "overlay.attach device",
     "overlay.mount",

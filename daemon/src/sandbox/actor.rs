@@ -259,7 +259,7 @@ impl<R: Runtime> Actor<R> {
 
     async fn finish_delete(&mut self, live: Option<R::Live>) -> Result<()> {
         if let Some(live) = live {
-            self.end_processes(live, Cause::Asked, State::Deleting)
+            self.end_processes(live, Cause::Deleted, State::Deleting)
                 .await?;
         }
         let deleted = self.runtime.put_away(self.handle.id().clone()).await;

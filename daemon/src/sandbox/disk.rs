@@ -59,6 +59,13 @@ impl Disk {
         self.storage.usage(&self.dir, self.root.as_deref())
     }
 
+    /// Has its processes end without a wait for its files, which nobody wants any more.
+    pub(super) fn keep_until_removed(&self) {
+        if let Some(root) = &self.root {
+            self.storage.keep_until_removed(&self.dir, root);
+        }
+    }
+
     /// Says of `expected` limits on files what is held of them: a driver may be asked for a limit that it gives this
     /// sandbox from its next start on, or not at all. Where it cannot tell, they stay what is expected.
     pub(super) fn correct(&self, expected: &mut EffectiveLimits) {
