@@ -71,6 +71,17 @@ pub(super) const ACTS: &[&str] = &[
     "overlay.extend image",
     "overlay.resize image",
     "overlay.resize mounted",
+    // An image: unpacked in staging, made to last, given its place, known. And removed.
+    "image.make layer",
+    "image.unpack layer",
+    "image.finish layer",
+    "image.sync",
+    "image.place layer",
+    "image.sync layers",
+    "image.write index",
+    "image.place index",
+    "image.bury layer",
+    "image.empty staging",
     // Frozen, and thawed.
     "pause.tell holder",
     "pause.freeze",

@@ -117,7 +117,10 @@ impl Disk {
         let Ok(usage) = self.look() else { return };
         let held = DiskLimit {
             bytes: usage.limit_bytes.unwrap_or(wanted.bytes),
-            inodes: usage.limit_inodes.unwrap_or(wanted.inodes),
+            // A driver may hold somewhat more than it was asked for, and never less: a change would change nothing.
+            inodes: usage
+                .limit_inodes
+                .map_or(wanted.inodes, |held| held.min(wanted.inodes)),
         };
         if let Err(error) = self.set(held, wanted) {
             tracing::warn!(sandbox = %record.id, error = %chain(&error), "limit on files is not that of its record");
