@@ -195,8 +195,11 @@ pub fn remove_tree(dir: &Path) -> Result<()> {
     fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))
 }
 
-/// Snapshots that the driver btrfs has ready for sandboxes to come.
+/// Snapshots that the driver btrfs has ready for sandboxes to come, and layers that the driver overlay has ready for those with
+/// the same limits.
 const SPARES: usize = 2;
+/// Limits that the driver overlay keeps layers of.
+const SPARE_LIMITS: usize = 2;
 
 /// Waits until the driver has nothing on the host but what so many sandboxes need.
 pub async fn nothing_but(daemon: &Daemon, sandboxes: usize) -> Result<()> {
@@ -211,13 +214,14 @@ pub async fn nothing_but(daemon: &Daemon, sandboxes: usize) -> Result<()> {
 /// What is there beside that: loop devices of layers, subvolumes, and quota groups that no subvolume has.
 pub fn leftovers(daemon: &Daemon, sandboxes: usize) -> Result<Vec<String>> {
     let mut left = Vec::new();
+    let spares = daemon.state_dir().join("spares");
     // Only a started sandbox has one.
-    let layers: Vec<_> = loop_devices(&daemon.state_dir())?
+    let (spares, layers): (Vec<_>, Vec<_>) = loop_devices(&daemon.state_dir())?
         .into_iter()
         .filter(|(_, file)| !file.ends_with("/pool.img"))
-        .collect();
-    if layers.len() > sandboxes {
-        left.push(format!("loop devices {layers:?}"));
+        .partition(|(_, file)| Path::new(file).starts_with(&spares));
+    if layers.len() > sandboxes || spares.len() > SPARES * SPARE_LIMITS {
+        left.push(format!("loop devices {layers:?} and {spares:?}"));
     }
     // In a mount namespace of the daemon's own there may be a pool.
     let root = PathBuf::from(format!("/proc/{}/root", daemon.pid()?));

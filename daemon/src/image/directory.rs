@@ -22,6 +22,7 @@ use super::form::{Form, make_private};
 use super::index::Index;
 use super::{Digest, ImageError};
 use crate::error::chain;
+use crate::fault;
 
 const PRIVATE: u32 = 0o700;
 /// Which form the layers have. A store of directories has none, as those that older versions made.
@@ -205,7 +206,8 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Err(error) = self.form.remove(&self.path) {
+        let removed = fault::around("image.empty staging", || self.form.remove(&self.path));
+        if let Err(error) = removed {
             // The sweep at the next start takes what is left.
             tracing::warn!(error = %chain(&error), "cannot empty an import's staging directory");
         }

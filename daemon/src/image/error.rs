@@ -6,6 +6,7 @@ use std::io;
 
 use super::{Digest, ImageRef};
 use crate::error::{Error, ErrorKind};
+use crate::fault::Injected;
 
 /// Longest entry name in a message, in characters.
 const NAME_SHOWN: usize = 120;
@@ -279,4 +280,10 @@ pub(super) fn shown(name: &[u8]) -> String {
         .chars()
         .take(NAME_SHOWN)
         .collect()
+}
+
+impl From<Injected> for ImageError {
+    fn from(injected: Injected) -> Self {
+        Self::io("pass", "a fault point", injected)
+    }
 }

@@ -21,6 +21,7 @@ use super::oci::{self, Members, PlannedLayer, RunConfig};
 use super::span::Span;
 use super::unpack::{LeftOut, unpack_layer};
 use super::{Digest, ImageError, account};
+use crate::fault;
 
 const LAYER_FILE: &str = "layer.json";
 const BUFFER: usize = 256 * 1024;
@@ -232,7 +233,9 @@ impl<'a> Place<'a> {
     fn unpack(&self, source: Span<'_>, budget: &mut Budget<'_>) -> Result<StagedLayer, ImageError> {
         let form = self.directory.form();
         let path = self.staging.layer(self.number)?;
-        let tree = form.make(&path, self.below.as_deref())?;
+        let tree = fault::around("image.make layer", || {
+            form.make(&path, self.below.as_deref())
+        })?;
         let hasher = Rc::new(RefCell::new(Sha256::new()));
         let plain = Decompressed::new(source, budget.limits())?;
         let hashed = Hashed {
@@ -240,14 +243,16 @@ impl<'a> Place<'a> {
             hasher: Rc::clone(&hasher),
         };
         let stream = BufReader::with_capacity(BUFFER, hashed);
-        let unpacked = unpack_layer(stream, tree, budget)?;
-        form.finish(&path)?;
+        let unpacked = fault::around("image.unpack layer", || unpack_layer(stream, tree, budget))?;
         let info = LayerInfo {
             version: 1,
             size_bytes: unpacked.size,
             left_out: unpacked.left_out,
         };
-        info.write(&path)?;
+        fault::around("image.finish layer", || {
+            form.finish(&path)?;
+            info.write(&path)
+        })?;
         Ok(StagedLayer {
             diff_id: Digest::from_hasher(hasher.take()),
             key: self.key,

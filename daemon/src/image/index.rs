@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::form::Form;
 use super::oci::RunConfig;
 use super::{Digest, ImageError, ImageName, ImageRef};
+use crate::fault;
 
 const TEMPORARY: &str = "index.json.new";
 const VERSION: u32 = 1;
@@ -88,11 +89,16 @@ impl Index {
         let temporary = directory.join(TEMPORARY);
         let mut options = File::options();
         let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&temporary).map_err(failed)?;
-        file.write_all(&text)
-            .and_then(|()| file.sync_all())
-            .map_err(failed)?;
-        fs::rename(&temporary, directory.join(Self::FILE)).map_err(failed)?;
+        fault::around("image.write index", || {
+            let mut file = options.open(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()
+        })
+        .map_err(failed)?;
+        fault::around("image.place index", || {
+            fs::rename(&temporary, directory.join(Self::FILE))
+        })
+        .map_err(failed)?;
         File::open(directory)
             .and_then(|d| d.sync_all())
             .map_err(failed)

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,6 +21,7 @@ use super::index::{Index, Record};
 use super::unpack::LeftOut;
 use super::{Digest, ImageError, ImageName, ImageRef};
 use crate::error::chain;
+use crate::fault;
 
 /// One image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,10 +208,14 @@ impl ImageStore {
         if staged.is_new(&self.directory) {
             // On the disk before anything refers to it: one sync of the file system, not one of each file.
             budget.stage(Stage::Syncing)?;
-            syncfs(&disk).map_err(|e| ImageError::io("sync", "the images directory", e))?;
+            fault::around("image.sync", || Ok::<_, io::Error>(syncfs(&disk)?))
+                .map_err(|e| ImageError::io("sync", "the images directory", e))?;
         }
-        let record = self.adopt(staged)?;
-        self.enter(name, record)
+        let entered = self
+            .adopt(staged)
+            .and_then(|record| self.enter(name, record));
+        // It may have layers in their places that no image has.
+        entered.inspect_err(|_| self.sweep_layers())
     }
 
     /// Removes a name, or by digest all names, and with the last one the image. `in_use` says how many sandboxes use
@@ -260,7 +266,7 @@ impl ImageStore {
         for layer in staged.layers {
             let stored = self.directory.layer(&layer.key);
             if !stored.exists() {
-                fs::rename(&layer.path, &stored)
+                fault::around("image.place layer", || fs::rename(&layer.path, &stored))
                     .map_err(|e| ImageError::io("store", layer.diff_id.to_string(), e))?;
             }
             record.layers.push(layer.diff_id);
@@ -268,8 +274,8 @@ impl ImageStore {
             left_out.extend(layer.info.left_out);
         }
         record.left_out = left_out.into_lines();
-        File::open(self.directory.layers())
-            .and_then(|layers| layers.sync_all())
+        let layers = self.directory.layers();
+        fault::around("image.sync layers", || File::open(layers)?.sync_all())
             .map_err(|e| ImageError::io("sync", "layers", e))?;
         Ok(record)
     }
@@ -315,7 +321,8 @@ impl ImageStore {
             let layer = layer.map_err(failed)?;
             let key = layer.file_name().to_str().and_then(Digest::from_hex);
             if !key.is_some_and(|key| used.contains(&key)) {
-                staging.bury(&layer.path()).map_err(failed)?;
+                fault::around("image.bury layer", || staging.bury(&layer.path()))
+                    .map_err(failed)?;
             }
         }
         Ok(())
@@ -326,6 +333,10 @@ impl ImageStore {
         if let Err(error) = self.empty_staging() {
             tracing::warn!(error = %chain(&error), "cannot empty the images' staging directory");
         }
+        self.sweep_layers();
+    }
+
+    fn sweep_layers(&self) {
         let swept = Index::read(self.directory.path()).and_then(|i| self.remove_unused_layers(&i));
         if let Err(error) = swept {
             tracing::error!(error = %chain(&error), "cannot sweep unused layers");

@@ -264,7 +264,7 @@ impl<R: Runtime> Actor<R> {
 
     async fn finish_delete(&mut self, live: Option<R::Live>) -> Result<()> {
         if let Some(live) = live {
-            self.end_processes(live, Cause::Asked, State::Deleting)
+            self.end_processes(live, Cause::Deleted, State::Deleting)
                 .await?;
             // A caller may wait for the output of a run that ended just before. A disk that hangs holds up no delete.
             let drained = self.handle.runs().drained();

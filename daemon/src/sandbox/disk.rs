@@ -59,6 +59,13 @@ impl Disk {
         self.storage.usage(&self.dir, self.root.as_deref())
     }
 
+    /// Has its processes end without a wait for its files, which nobody wants any more.
+    pub(super) fn keep_until_removed(&self) {
+        if let Some(root) = &self.root {
+            self.storage.keep_until_removed(&self.dir, root);
+        }
+    }
+
     /// Says of `expected` limits on files what is held of them: a driver may be asked for a limit that it gives this
     /// sandbox from its next start on, or not at all. Where it cannot tell, they stay what is expected.
     pub(super) fn correct(&self, expected: &mut EffectiveLimits) {
@@ -110,7 +117,10 @@ impl Disk {
         let Ok(usage) = self.look() else { return };
         let held = DiskLimit {
             bytes: usage.limit_bytes.unwrap_or(wanted.bytes),
-            inodes: usage.limit_inodes.unwrap_or(wanted.inodes),
+            // A driver may hold somewhat more than it was asked for, and never less: a change would change nothing.
+            inodes: usage
+                .limit_inodes
+                .map_or(wanted.inodes, |held| held.min(wanted.inodes)),
         };
         if let Err(error) = self.set(held, wanted) {
             tracing::warn!(sandbox = %record.id, error = %chain(&error), "limit on files is not that of its record");

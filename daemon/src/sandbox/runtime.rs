@@ -183,6 +183,8 @@ pub struct Started<L> {
 pub enum Cause {
     /// A caller: live runs end as SANDBOX_STOPPED.
     Asked,
+    /// A caller who deletes it: the same, and nobody wants its files any more.
+    Deleted,
     /// Its holder died: live runs are LOST.
     HolderDied,
 }

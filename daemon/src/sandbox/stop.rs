@@ -13,8 +13,11 @@ use crate::fault;
 
 /// Ends every process and removes the cgroup and the socket. Blocks until the kernel says that they are gone.
 pub(super) fn end_processes(platform: &Platform, live: &Live, cause: Cause) -> Result<()> {
-    if cause == Cause::Asked {
+    if cause != Cause::HolderDied {
         live.holder.mark_stopping();
+    }
+    if cause == Cause::Deleted {
+        live.disk.keep_until_removed();
     }
     end_group(&live.cgroup)?;
     remove_socket(platform, &live.id);

@@ -202,6 +202,10 @@ pub trait Storage: Send + Sync + 'static {
     /// What its files take. `root`: as for [`set_limit`](Self::set_limit). Changes nothing.
     fn usage(&self, dir: &Path, root: Option<&Path>) -> Result<DiskUsage, StorageError>;
 
+    /// Told before the processes of a sandbox that is to be deleted are ended: what the kernel would do at their end and
+    /// takes long is put off until [`remove`](Self::remove). `root`: as for [`set_limit`](Self::set_limit).
+    fn keep_until_removed(&self, _dir: &Path, _root: &Path) {}
+
     /// Removes a sandbox's files: the entry `name` of the directory `parent`, in which its own directory is. Its processes
     /// are dead and it is out of everybody's sight.
     fn remove(&self, parent: &Path, name: &str) -> Result<(), StorageError>;

@@ -4,7 +4,9 @@
 
 mod build; // who has fault points and who has not
 mod ground; // a daemon with a neighbour, on which one fault after another is tried
+mod images; // the same for imports and removals of images
 mod points; // which faults there are to try
+mod spares; // a create that takes a layer that was made ahead
 mod tour; // what is done with a sandbox while the fault is waited for
 
 use anyhow::{Context as _, Result, ensure};

@@ -82,6 +82,7 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
     let api = daemon.api().clone();
     let request = pb::AcquireRequest {
         name: name.to_owned(),
+        limits: Some(disk(1)),
         ..Default::default()
     };
     let acquired = answered!(api.try_acquire(request.clone()));
@@ -98,11 +99,9 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
     let update = pb::UpdateSandboxRequest {
         sandbox: by_id(room.id()),
         set_labels: [(LABEL.to_owned(), name.to_owned())].into(),
-        limits: Some(pb::Limits {
-            disk_bytes: Some(11 << 30),
-            ..Default::default()
-        }),
-        // Not every driver holds it.
+        // More than the image of an overlay layer has room for.
+        limits: Some(disk(5)),
+        // Not every driver, nor every kernel, holds it in use.
         allow_degraded: true,
         ..Default::default()
     };
@@ -125,7 +124,7 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
     answered!(async { api.sandboxes().stop(stop()).await });
     let larger = pb::UpdateSandboxRequest {
         sandbox: by_id(room.id()),
-        limits: Some(disk(12)),
+        limits: Some(disk(6)),
         ..Default::default()
     };
     answered!(async { api.sandboxes().update(larger.clone()).await });
@@ -143,7 +142,7 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
     Ok(Outcome::Answered(()))
 }
 
-/// A limit of so many GiB on its files; the default is 10.
+/// A limit of so many GiB on its files.
 fn disk(gib: i64) -> pb::Limits {
     pb::Limits {
         disk_bytes: Some(gib << 30),

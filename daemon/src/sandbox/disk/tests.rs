@@ -252,3 +252,18 @@ fn a_sandbox_that_runs_on_gets_the_limit_of_its_record_again() {
     disk(&storage).hold_again(&record(GIB, 5000));
     assert_eq!(told(&storage), [] as [u64; 0]);
 }
+
+/// An ext4 has somewhat more inodes than it was made for. A start of the daemon changes nothing then, nor mounts anything.
+#[test]
+fn a_sandbox_that_runs_on_with_more_inodes_than_asked_for_is_left_alone() {
+    let held = |inodes| DiskUsage {
+        limit_bytes: Some(GIB),
+        limit_inodes: Some(inodes),
+        ..DiskUsage::default()
+    };
+    for (inodes, expected) in [(5104, &[] as &[u64]), (5000, &[]), (4096, &[GIB])] {
+        let storage = memory(Ok(()), held(inodes));
+        disk(&storage).hold_again(&record(GIB, 5000));
+        assert_eq!(told(&storage), expected, "{inodes}");
+    }
+}

@@ -2,7 +2,8 @@
 //! nowhere, when it starts. The image's size is what the sandbox can never exceed; within it the kernel holds the limit.
 //!
 //! ```text
-//! <state_dir>/templates/            empty layers
+//! <state_dir>/templates/            empty layers, to be copied
+//! <state_dir>/spares/               layers made ahead
 //! <the sandbox's dir>/layer.img     its ext4, with the directories `upper` and `work`
 //! <the sandbox's dir>/limit.json    the limit that was asked for last
 //! ```
@@ -14,25 +15,29 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodge_kernel::block::LoopDevice;
 use nix::errno::Errno;
+use rustix::fs::{Mode, OFlags};
 
 use super::directories::{self, Directories};
-use super::geometry::{self, BLOCK, IMAGE_MAX, Room, Shape, inodes_of, needed};
+use super::geometry::{self, BLOCK, Room, Shape, inodes_of};
+use super::kept::Kept;
 use super::layer::Layer;
+use super::maker::Maker;
 use super::mounted::Mounted;
+use super::spares::Spares;
 use super::superblock::Superblock;
-use super::templates::Templates;
 use super::{e2fsprogs, reserve};
 use crate::storage::driver::{
-    Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError, Writable,
+    Abilities, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
+    Writable,
 };
 use crate::storage::remove_tree::remove_tree;
 
-const NAME: &str = "overlay";
+pub(super) const NAME: &str = "overlay";
 const NO_POOL: &str = "there is no pool: each sandbox has a file of its own";
 
 /// How long a mount may outlast its sandbox before that is taken for another user of the image, and how often one looks.
@@ -52,8 +57,12 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Overlay {
     settings: Settings,
-    room: Room,
-    templates: Templates,
+    maker: Arc<Maker>,
+    spares: Spares,
+    /// Layers that were spares, from a create to the start that comes next.
+    prepared: Kept<Mounted>,
+    /// The roots of sandboxes that are being deleted (O_PATH), until their files are removed.
+    ended: Kept<OwnedFd>,
     /// Held for reading while a layer is mended and mounted, for writing while all are looked into: a look mounts them, and
     /// what is mounted must not be mended.
     mounting: RwLock<()>,
@@ -76,42 +85,57 @@ impl Overlay {
 
     pub(super) fn with_room(mut settings: Settings, room: Room) -> Result<Self, StorageError> {
         e2fsprogs::are_there()?;
-        let templates = Templates::open(&settings.state_dir)?;
+        let maker = Arc::new(Maker::open(&settings.state_dir, room)?);
         // As the kernel names the files of devices.
         let real = settings.state_dir.canonicalize();
         settings.state_dir =
             real.map_err(|e| StorageError::io("resolve", &settings.state_dir, e))?;
+        let spares = Spares::start(Arc::clone(&maker), settings.clone())?;
         Ok(Self {
             settings,
-            room,
-            templates,
+            maker,
+            spares,
+            prepared: Kept::default(),
+            ended: Kept::default(),
             mounting: RwLock::default(),
             being_removed: AtomicU64::new(0),
         })
     }
 
-    /// The image of a new layer.
-    fn new_image(&self, limit: DiskLimit) -> Result<Shape, StorageError> {
-        if limit.bytes > IMAGE_MAX {
-            return Err(too_large());
-        }
-        let shape = geometry::new_image(limit, self.room);
-        if shape.blocks * BLOCK <= IMAGE_MAX {
-            return Ok(shape);
-        }
-        within_bounds(geometry::new_image(limit, Room::Exact))
+    #[cfg(test)]
+    pub(super) const fn spares(&self) -> &Spares {
+        &self.spares
     }
 
-    fn make(&self, layer: &Layer, limit: DiskLimit) -> Result<(), StorageError> {
-        let template = self.templates.get(&self.new_image(limit)?)?;
-        layer.make(&template)?;
-        layer.note_limit(limit)
+    /// A layer that is mounted since before it was a sandbox's, with this limit held.
+    fn mounted_ahead(
+        &self,
+        layer: &Layer,
+        limit: DiskLimit,
+    ) -> Result<Option<Mounted>, StorageError> {
+        let failed = |e| StorageError::io("open", &layer.image(), e);
+        let image = File::open(layer.image()).map_err(failed)?;
+        let prepared = self.prepared.take(&image).map_err(failed)?;
+        Ok(prepared.filter(|_| layer.limit() == Some(limit)))
+    }
+
+    /// Unmounts what is kept of a layer.
+    fn let_go(&self, layer: &Layer) {
+        // Without an image nothing is kept.
+        let Ok(image) = File::open(layer.image()) else {
+            return;
+        };
+        let kept = (self.prepared.take(&image), self.ended.take(&image));
+        drop(kept);
     }
 
     /// Mounts a layer, mended and grown if that is due, and has its limit held.
     fn mount(&self, layer: &Layer, limit: DiskLimit) -> Result<Mounted, StorageError> {
+        if let Some(mounted) = self.mounted_ahead(layer, limit)? {
+            return Ok(mounted);
+        }
         let (image, superblock) = layer.open()?;
-        let grown = self.grown(&superblock, limit)?;
+        let grown = self.maker.grown(&superblock.shape, limit)?;
         let _mounting = self.mounting.read().unwrap_or_else(PoisonError::into_inner);
         let is_due = superblock.has_errors || grown.is_some();
         let is_mounted = if is_due {
@@ -139,27 +163,6 @@ impl Overlay {
         mounted.hold(layer, limit)?;
         Ok(mounted)
     }
-
-    /// What an image must become for a limit to be held in it, if it is not that already.
-    fn grown(
-        &self,
-        superblock: &Superblock,
-        limit: DiskLimit,
-    ) -> Result<Option<Shape>, StorageError> {
-        let shape = superblock.shape;
-        if geometry::has_room_for(&shape, limit) {
-            return Ok(None);
-        }
-        if limit.bytes > IMAGE_MAX {
-            return Err(too_large());
-        }
-        // As a new one would be, so that the next rise is one in use.
-        let ahead = match self.room {
-            Room::Exact => needed(limit),
-            Room::Ahead => self.new_image(limit)?.usable(),
-        };
-        within_bounds(shape.grown_to(ahead, inodes_of(limit))).map(Some)
-    }
 }
 
 impl Storage for Overlay {
@@ -180,14 +183,14 @@ impl Storage for Overlay {
     }
 
     fn admit(&self) -> Result<(), StorageError> {
+        if reserve::is_beyond(&self.settings)? {
+            return Ok(());
+        }
         let HostDisk {
             host_free_bytes: free_bytes,
             reserve_bytes,
             ..
         } = self.host()?;
-        if free_bytes > reserve_bytes {
-            return Ok(());
-        }
         Err(StorageError::Reserve {
             free_bytes,
             reserve_bytes,
@@ -195,7 +198,14 @@ impl Storage for Overlay {
     }
 
     fn prepare(&self, place: Place<'_>, limit: DiskLimit) -> Result<(), StorageError> {
-        self.make(&Layer::of(place.dir), limit)
+        let layer = Layer::of(place.dir);
+        let Some(spare) = self.spares.take(limit) else {
+            return self.maker.make(&layer, limit);
+        };
+        let (image, mounted) = spare.place(&layer)?;
+        self.prepared
+            .put(&image, mounted)
+            .map_err(|e| StorageError::io("look at", &layer.image(), e))
     }
 
     fn check(&self, place: Place<'_>) -> Result<(), StorageError> {
@@ -242,10 +252,10 @@ impl Storage for Overlay {
         let _mounting = self.mounting.read().unwrap_or_else(PoisonError::into_inner);
         let is_mounted = find(&layer, &image)?.is_some();
         if !superblock.is_used && !is_mounted {
-            return self.make(&layer, limit);
+            return self.maker.make(&layer, limit);
         }
         refuse_fewer_inodes(&layer, &superblock, limit)?;
-        let grown = self.grown(&superblock, limit)?;
+        let grown = self.maker.grown(&superblock.shape, limit)?;
         if !is_mounted {
             // The next start does the rest.
             return layer.note_limit(limit);
@@ -287,15 +297,30 @@ impl Storage for Overlay {
         })
     }
 
+    /// The last process of a sandbox would unmount its root and its layer, and be there until all that is cached of
+    /// them is gone: with many files, for seconds. So it is not the last one that has them.
+    fn keep_until_removed(&self, dir: &Path, root: &Path) {
+        let kept = File::open(Layer::of(dir).image()).and_then(|image| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let root = rustix::fs::open(root, flags, Mode::empty())?;
+            self.ended.put(&image, root)
+        });
+        // Then its end takes its time.
+        if let Err(error) = kept {
+            tracing::debug!(%error, root = %root.display(), "not kept mounted");
+        }
+    }
+
     fn remove(&self, parent: &Path, name: &str) -> Result<(), StorageError> {
         let _counted = Counted::one_of(&self.being_removed);
+        self.let_go(&Layer::of(&parent.join(name).join(OWN_DIR)));
         let dir = directories::open_for_listing(parent)?;
         remove_tree(&dir, name).map_err(|e| StorageError::io("remove", &parent.join(name), e))
     }
 
     fn sweep(&self, _: &[PathBuf]) -> Result<(), StorageError> {
         // All that a sandbox has is in its own directory, or goes with its last process.
-        self.templates.sweep()
+        self.maker.sweep()
     }
 
     fn host(&self) -> Result<HostDisk, StorageError> {
@@ -344,21 +369,6 @@ fn is_let_go(layer: &Layer, image: &File) -> Result<bool, StorageError> {
         std::thread::sleep(LOOK_AGAIN);
     }
     Ok(true)
-}
-
-fn within_bounds(shape: Shape) -> Result<Shape, StorageError> {
-    if shape.blocks * BLOCK <= IMAGE_MAX {
-        return Ok(shape);
-    }
-    Err(too_large())
-}
-
-fn too_large() -> StorageError {
-    StorageError::Unsupported {
-        what: "a limit of this size",
-        driver: NAME,
-        why: format!("an image has at most {IMAGE_MAX} bytes"),
-    }
 }
 
 /// An ext4 has the inodes that it was made with, and gets more only with more blocks.

@@ -70,6 +70,16 @@ impl Layer {
             .map_err(|e| StorageError::io("rename to", &image, e))
     }
 
+    /// Becomes that of another directory, which has none. Whole there once its image is.
+    pub(super) fn give_to(&self, other: &Self) -> Result<(), StorageError> {
+        let (limit, image) = (other.dir.join(LIMIT), other.image());
+        fault::around("overlay.place spare", || {
+            fs::rename(self.dir.join(LIMIT), &limit)?;
+            fs::rename(self.image(), &image)
+        })
+        .map_err(|e| StorageError::io("rename to", &image, e))
+    }
+
     /// Opens the image, and reads what it says of itself.
     pub(super) fn open(&self) -> Result<(File, Superblock), StorageError> {
         let image = self.image();

@@ -12,6 +12,12 @@ mod geometry;
 mod superblock;
 /// Ready-made empty layers, which a create copies.
 mod templates;
+/// Making layers of them.
+mod maker;
+/// Layers made ahead, in the background.
+mod spares;
+/// What is kept mounted of a layer until somebody asks for it.
+mod kept;
 /// Copies that take no more space than what they copy.
 mod sparse;
 /// The programs of e2fsprogs.

@@ -16,6 +16,7 @@ use rustix::fs::StatVfs;
 use super::geometry::BLOCK;
 use super::layer::{IMAGE, Layer};
 use super::mounted::{beyond, held_back_now, hold_back, mount};
+use super::{Settings, spares};
 use crate::storage::driver::{DiskLimit, StorageError};
 
 const DEVICES: &str = "/sys/block";
@@ -36,6 +37,12 @@ struct Live {
 /// What is used and free where a path lies.
 pub(super) fn space_at(path: &Path) -> Result<StatVfs, StorageError> {
     rustix::fs::statvfs(path).map_err(|e| StorageError::io("stat", path, e))
+}
+
+/// Whether the host has more than its reserve.
+pub(super) fn is_beyond(settings: &Settings) -> Result<bool, StorageError> {
+    let host = space_at(&settings.state_dir)?;
+    Ok(host.f_bavail * host.f_frsize > settings.reserve_bytes)
 }
 
 /// Shares out what is free beyond `reserve` bytes where `state_dir` lies among its layers. Nobody mounts or mends one
@@ -148,7 +155,9 @@ fn live_layers(state_dir: &Path) -> Result<Vec<Live>, StorageError> {
         let Some(image) = backing(&device) else {
             continue;
         };
-        let is_layer = image.file_name().is_some_and(|name| name == IMAGE);
+        // Nobody writes to one that is nobody's yet.
+        let is_layer = image.file_name().is_some_and(|name| name == IMAGE)
+            && !image.starts_with(state_dir.join(spares::DIR));
         // A file that is gone by now, or was replaced, is in nobody's way.
         if let (true, Ok(on_host)) = (is_layer && image.starts_with(state_dir), image.metadata()) {
             found.push(Live {

@@ -14,7 +14,7 @@ use super::geometry::Room;
 use super::layer::{IMAGE, Layer};
 use super::{Directories, Overlay, Settings, e2fsprogs, reserve, sparse};
 use crate::storage::driver::{
-    DiskLimit, DiskUsage, Place, Root, Storage as _, StorageError, Writable,
+    DiskLimit, DiskUsage, OWN_DIR, Place, Root, Storage as _, StorageError, Writable,
 };
 
 const MIB: u64 = 1 << 20;
@@ -28,10 +28,10 @@ const fn limit(mib: u64) -> DiskLimit {
     }
 }
 
-/// A state directory with one sandbox.
+/// A state directory with one sandbox. Dropped in this order: the driver has files in the directory.
 struct Bench {
-    temp: TempDir,
     driver: Overlay,
+    temp: TempDir,
 }
 
 /// A layer that somebody has mounted.
@@ -46,13 +46,17 @@ impl Bench {
 
     fn with_room(room: Room) -> Self {
         let temp = tempfile::tempdir().expect("temporary directory");
+        let driver = Self::driver(temp.path(), room);
+        fs::create_dir(temp.path().join("own")).expect("new");
+        Self { driver, temp }
+    }
+
+    fn driver(state_dir: &Path, room: Room) -> Overlay {
         let settings = Settings {
-            state_dir: temp.path().to_owned(),
+            state_dir: state_dir.to_owned(),
             reserve_bytes: 0,
         };
-        let driver = Overlay::with_room(settings, room).expect("opened");
-        fs::create_dir(temp.path().join("own")).expect("new");
-        Self { temp, driver }
+        Overlay::with_room(settings, room).expect("opened")
     }
 
     fn prepared(room: Room) -> Self {
@@ -611,3 +615,6 @@ fn a_limit_that_no_image_holds_is_refused() {
     );
     assert!(Layer::of(&dir).open().is_err());
 }
+
+/// What is made ahead, and what is kept until later.
+mod ahead;

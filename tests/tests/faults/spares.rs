@@ -1,0 +1,91 @@
+//! A create that takes a layer that was made ahead, interrupted there. Only the driver overlay has them.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lodge_proto::v1 as pb;
+use lodge_tests::api::reason;
+use lodge_tests::daemon::{Daemon, Options};
+use lodge_tests::storage::{self, Driver};
+use lodge_tests::wait::{SOON, until};
+use nix::sys::signal::Signal;
+use tonic::Status;
+
+/// A killed daemon can be waited for within this time.
+const DEAD_WITHIN: Duration = Duration::from_secs(15);
+/// Of so many creates, one after the other, one finds a layer that is ready.
+const CREATES_MAX: usize = 100;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn case_j1_killed_where_a_layer_made_ahead_is_taken() -> Result<()> {
+    for point in ["overlay.place spare", "overlay.place spare.done"] {
+        let (mut daemon, status) = interrupted(&format!("{point}=kill@1")).await?;
+        ensure!(reason(&status).is_empty(), "{point}: {status:?}");
+        let ended = daemon.ended(DEAD_WITHIN)?;
+        ensure!(
+            ended.signal() == Some(Signal::SIGKILL as i32),
+            "{point}: {ended}"
+        );
+        daemon.set_env(&[]);
+        daemon.start_again()?;
+        nothing_is_left(&daemon).await.context(point)?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d02_failed_where_a_layer_made_ahead_is_taken() -> Result<()> {
+    for point in ["overlay.place spare", "overlay.place spare.done"] {
+        let (daemon, status) = interrupted(&format!("{point}=error@1")).await?;
+        ensure!(reason(&status) == "STORAGE_FAILED", "{point}: {status:?}");
+        nothing_is_left(&daemon).await.context(point)?;
+    }
+    Ok(())
+}
+
+/// Creates and deletes until a create meets the fault; what that one was told.
+async fn interrupted(fault: &str) -> Result<(Daemon, Status)> {
+    let options = Options {
+        driver: Some(Driver::Overlay),
+        env: vec![("LODGE_FAULTS".to_owned(), fault.to_owned())],
+        ..Options::default()
+    };
+    let daemon = Daemon::start(options).await?;
+    let neighbour = daemon.api().room("neighbour").await?;
+    neighbour.run("echo kept > file; sync").await?.exited(0)?;
+    for _ in 0..CREATES_MAX {
+        let request = pb::AcquireRequest {
+            name: "victim".into(),
+            ..Default::default()
+        };
+        match daemon.api().try_acquire(request).await {
+            Ok(made) => {
+                let made = made.sandbox.context("an answer without a sandbox")?;
+                daemon.api().delete(&made.id).await?;
+            }
+            Err(status) => return Ok((daemon, status)),
+        }
+    }
+    anyhow::bail!("no create of {CREATES_MAX} took a layer that was made ahead")
+}
+
+/// The name can be used, the neighbour did not notice, and of the create that was cut short there is nothing.
+async fn nothing_is_left(daemon: &Daemon) -> Result<()> {
+    let again = daemon.api().room("victim").await?;
+    again
+        .run("test ! -e file; echo x > file")
+        .await?
+        .exited(0)?;
+    again.delete().await?;
+    let neighbour = daemon.api().room("neighbour").await?;
+    ensure!(neighbour.run("cat file").await?.ok()? == "kept");
+    storage::nothing_but(daemon, 1).await?;
+    until("one sandbox alone is there", SOON, || async {
+        let of = |name| fs::read_dir(daemon.state_dir().join(name)).map(Iterator::count);
+        let (sandboxes, trash) = (of("sandboxes")?, of("trash")?);
+        Ok((sandboxes == 1 && trash == 0).then_some(()))
+    })
+    .await
+}
