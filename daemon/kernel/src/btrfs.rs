@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
@@ -279,6 +279,24 @@ pub fn enable_quotas(fs: impl AsFd) -> io::Result<Quotas> {
         enabled => enabled?,
     }
     quotas(fs)?.ok_or_else(|| Errno::ENOTSUP.into())
+}
+
+/// Whether the kernel, which has btrfs, can count in the simple way.
+pub fn kernel_has_simple_quotas() -> bool {
+    // What can be asked tells more than a version: there are kernels with parts of later ones.
+    let features = Path::new("/sys/fs/btrfs/features");
+    if features.exists() {
+        return features.join("simple_quota").exists();
+    }
+    let release = nix::sys::utsname::uname().map(|name| name.release().to_owned());
+    release.is_ok_and(|release| is_since_simple_quotas(&release.to_string_lossy()))
+}
+
+/// Whether this is the release of a kernel that could have them.
+fn is_since_simple_quotas(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    number().zip(number()) >= Some((6, 7))
 }
 
 /// How the file system counts, if it does.

@@ -8,7 +8,7 @@ use super::report::Check;
 use crate::config::Config;
 use crate::error::Error;
 use crate::sandbox::platform::Platform;
-use crate::storage::choice::{self, PoolKind};
+use crate::storage::choice::{self, KernelBtrfs, PoolKind};
 use crate::storage::{Choice, HostDisk, Storage, program};
 
 /// Programs that make file systems, with the package that brings each.
@@ -70,14 +70,18 @@ fn driver(choice: &Result<Choice, Error>) -> Check {
 
 fn kernel() -> Check {
     const NAME: &str = "btrfs-filesystem";
-    if choice::kernel_has_btrfs() {
-        Check::ok(NAME, "known to the kernel")
-    } else {
-        Check::warn(
+    match choice::kernel_btrfs() {
+        KernelBtrfs::SimpleQuotas => Check::ok(NAME, "known to the kernel, with simple quotas"),
+        KernelBtrfs::FullQuotas => Check::warn(
+            NAME,
+            "known to the kernel, without simple quotas",
+            "the overlay driver does without; Linux 6.7 or newer can have both",
+        ),
+        KernelBtrfs::Absent => Check::warn(
             NAME,
             "not known to the kernel",
             "the overlay driver does without; a kernel with CONFIG_BTRFS_FS can have both",
-        )
+        ),
     }
 }
 

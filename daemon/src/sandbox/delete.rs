@@ -24,7 +24,21 @@ static REMOVALS: Semaphore = Semaphore::const_new(REMOVALS_AT_ONCE);
 
 /// Takes a dead sandbox out of sight, for good. Blocks.
 pub(super) fn put_out_of_sight(platform: &Platform, id: &SandboxId) -> Result<()> {
-    Ok(platform.store.discard(id)?)
+    match platform.store.discard(id) {
+        Err(error) if error.is_for_want_of_room() => {
+            tracing::info!(sandbox = %id, %error, "no room to move it to the trash: it is removed where it is");
+            remove_where_it_is(platform, id)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// For a full file system: on btrfs a rename needs room that is not there any more, and removing gets it from what the file system
+/// keeps for that. The caller waits for it. What a kill in the midst of it leaves is damaged or unfinished, and can be deleted again.
+fn remove_where_it_is(platform: &Platform, id: &SandboxId) -> Result<()> {
+    platform.store.forget(id)?;
+    let sandboxes = platform.store.sandboxes_dir();
+    Ok(platform.storage.remove(sandboxes, id.as_str())?)
 }
 
 /// Removes what is in the trash of a sandbox, in the background.

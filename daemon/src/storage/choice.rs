@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lodge_kernel::btrfs::{self, Quotas};
 use nix::errno::Errno;
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, statfs};
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,18 @@ impl Choice {
     }
 }
 
+/// What the kernel's btrfs is good for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KernelBtrfs {
+    /// There is none.
+    #[default]
+    Absent,
+    /// It counts with full quotas alone, as before Linux 6.7: too slow and too easily wrong for limits.
+    FullQuotas,
+    /// It has simple quotas.
+    SimpleQuotas,
+}
+
 /// What there is to choose by.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Facts {
@@ -96,8 +109,10 @@ struct Facts {
     /// Sandboxes or images without a remembered choice.
     older: bool,
     btrfs_by_default: bool,
-    kernel_has_btrfs: bool,
+    kernel: KernelBtrfs,
     state_on_btrfs: bool,
+    /// It lies on btrfs that somebody has count with full quotas, which are the whole file system's.
+    state_has_full_quotas: bool,
     has_mkfs: bool,
     /// `images_dir` of the configuration, if it is on another file system than the pool would be.
     foreign_images: Option<PathBuf>,
@@ -166,10 +181,16 @@ pub fn mkfs() -> Option<PathBuf> {
     program::find("mkfs.btrfs")
 }
 
-/// Whether the kernel knows btrfs, its module loaded if there is one.
-pub fn kernel_has_btrfs() -> bool {
+/// What btrfs the kernel has, its module loaded if there is one.
+pub fn kernel_btrfs() -> KernelBtrfs {
     // Asking for a context loads the module; a list of file systems has only what is loaded already.
-    lodge_kernel::mount::FsContext::open(c"btrfs").is_ok()
+    if lodge_kernel::mount::FsContext::open(c"btrfs").is_err() {
+        KernelBtrfs::Absent
+    } else if btrfs::kernel_has_simple_quotas() {
+        KernelBtrfs::SimpleQuotas
+    } else {
+        KernelBtrfs::FullQuotas
+    }
 }
 
 impl Facts {
@@ -180,8 +201,9 @@ impl Facts {
             remembered,
             older: remembered.is_none() && has_older(state_dir, config.images_dir.as_deref()),
             btrfs_by_default: BTRFS_BY_DEFAULT,
-            kernel_has_btrfs: kernel_has_btrfs(),
+            kernel: kernel_btrfs(),
             state_on_btrfs: is_on_btrfs(state_dir),
+            state_has_full_quotas: has_full_quotas(state_dir),
             has_mkfs: mkfs().is_some(),
             foreign_images: config
                 .images_dir
@@ -229,7 +251,10 @@ fn decide(wish: Wish, facts: &Facts) -> Result<(Driver, String), StorageError> {
         }
         (Wish::Auto, None) => Ok(match in_the_way_of_btrfs(facts) {
             None if facts.state_on_btrfs => (Driver::Btrfs, "state_dir lies on btrfs".to_owned()),
-            None => (Driver::Btrfs, "the kernel has btrfs".to_owned()),
+            None => (
+                Driver::Btrfs,
+                "the kernel has btrfs with simple quotas".to_owned(),
+            ),
             Some((what, _)) => (Driver::Overlay, what),
         }),
     }
@@ -248,11 +273,23 @@ fn in_the_way_of_btrfs(facts: &Facts) -> Option<(String, &'static str)> {
 
 /// Why a pool could not be used, were it there, and how that is mended.
 fn in_the_way_of_a_pool(facts: &Facts) -> Option<(String, &'static str)> {
-    if !facts.kernel_has_btrfs {
-        return Some((
-            "the kernel has no btrfs".to_owned(),
+    let kernel = match facts.kernel {
+        KernelBtrfs::Absent => Some((
+            "the kernel has no btrfs",
             "use a kernel with CONFIG_BTRFS_FS; for a new state_dir there is storage.driver = \"overlay\"",
-        ));
+        )),
+        KernelBtrfs::FullQuotas => Some((
+            "the kernel's btrfs has no simple quotas, by which limits are held",
+            "use Linux 6.7 or newer; for a new state_dir there is storage.driver = \"overlay\"",
+        )),
+        KernelBtrfs::SimpleQuotas if facts.state_on_btrfs && facts.state_has_full_quotas => Some((
+            "the file system of state_dir counts with full quotas, and limits need simple ones",
+            "use `btrfs quota disable` and then `enable --simple` there; or, for a new state_dir, storage.driver = \"overlay\"",
+        )),
+        KernelBtrfs::SimpleQuotas => None,
+    };
+    if let Some((what, hint)) = kernel {
+        return Some((what.to_owned(), hint));
     }
     facts.foreign_images.as_ref().map(|dir| {
         let dir = dir.display();
@@ -276,6 +313,20 @@ fn is_on_btrfs(dir: &Path) -> bool {
         statfs(path).map(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC)
     })
     .unwrap_or(false)
+}
+
+/// Whether quotas are counted in the full way where a directory is, or will be. Not so where it cannot be told: the driver's own
+/// start looks again.
+fn has_full_quotas(dir: &Path) -> bool {
+    let quotas = |path: &Path| {
+        let dir = File::open(path).map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(0)))?;
+        if !btrfs::is_btrfs(&dir)? {
+            return Ok(false);
+        }
+        let quotas = btrfs::quotas(&dir).map_err(|_| Errno::EIO)?;
+        Ok(quotas == Some(Quotas::Full))
+    };
+    nearest(dir, quotas).unwrap_or(false)
 }
 
 /// Whether a directory is of the same file system as the pool is, or will be when it is mounted.
@@ -359,8 +410,9 @@ mod tests {
         remembered: None,
         older: false,
         btrfs_by_default: true,
-        kernel_has_btrfs: true,
+        kernel: KernelBtrfs::SimpleQuotas,
         state_on_btrfs: false,
+        state_has_full_quotas: false,
         has_mkfs: true,
         foreign_images: None,
     };
@@ -392,8 +444,20 @@ mod tests {
         assert_eq!(driver(Wish::Auto, &on_btrfs), btrfs);
         for facts in [
             Facts {
-                kernel_has_btrfs: false,
+                kernel: KernelBtrfs::Absent,
                 ..ABLE
+            },
+            Facts {
+                kernel: KernelBtrfs::FullQuotas,
+                ..ABLE
+            },
+            Facts {
+                kernel: KernelBtrfs::FullQuotas,
+                ..on_btrfs.clone()
+            },
+            Facts {
+                state_has_full_quotas: true,
+                ..on_btrfs
             },
             Facts {
                 foreign_images: Some("/images".into()),
@@ -439,7 +503,11 @@ mod tests {
         assert_eq!(driver(Wish::Auto, &without_mkfs), Ok(Driver::Btrfs));
         for facts in [
             Facts {
-                kernel_has_btrfs: false,
+                kernel: KernelBtrfs::Absent,
+                ..has.clone()
+            },
+            Facts {
+                kernel: KernelBtrfs::FullQuotas,
                 ..has.clone()
             },
             Facts {

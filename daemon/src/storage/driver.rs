@@ -65,6 +65,12 @@ impl StorageError {
             source: source.into(),
         }
     }
+
+    /// Whether there was no room on the disk.
+    pub(super) fn is_for_want_of_room(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
 }
 
 /// The name of a sandbox's own directory for its driver, in the directory of the sandbox.

@@ -74,6 +74,17 @@ impl StoreError {
             source,
         }
     }
+
+    /// Whether there was no room on the disk, for more bytes or another name.
+    pub fn is_for_want_of_room(&self) -> bool {
+        let full = |kind| {
+            matches!(
+                kind,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
+        };
+        matches!(self, Self::Io { source, .. } if full(source.kind()))
+    }
 }
 
 /// What was found in a sandbox's directory.
@@ -116,6 +127,11 @@ impl Store {
     pub fn upgrading_with(mut self, upgrade: Upgrade) -> Self {
         self.upgrade = upgrade;
         self
+    }
+
+    /// Where the directories of sandboxes are.
+    pub fn sandboxes_dir(&self) -> &Path {
+        &self.sandboxes
     }
 
     /// The directory of a sandbox.
@@ -276,6 +292,17 @@ impl Store {
                 .map_err(|e| StoreError::io("sync", parent, e))?;
         }
         Ok(())
+    }
+
+    /// Takes a sandbox its record, so that it is none any more: for who cannot [`discard`](Self::discard) it and removes the rest
+    /// at once.
+    pub fn forget(&self, id: &SandboxId) -> Result<(), StoreError> {
+        let (dir, record) = (self.dir(id), self.dir(id).join(RECORD_FILE));
+        match fs::remove_file(&record) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(|e| StoreError::io("remove", &record, e))?,
+        }
+        sync_dir(&dir).map_err(|e| StoreError::io("sync", &dir, e))
     }
 
     /// Discarded sandboxes whose files are still there, each with its uid range where that can be told.

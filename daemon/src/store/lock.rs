@@ -45,10 +45,17 @@ impl StateLock {
             Err(errno) => return Err(StoreError::io("lock", &path, errno.into())),
         }
         // The pid is for the message of the next daemon only; the lock itself is the kernel's.
-        lock.set_len(0)
+        let written = lock
+            .set_len(0)
             .and_then(|()| lock.rewind())
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .map_err(|e| StoreError::io("write", &path, e))?;
+            .and_then(|()| writeln!(lock, "{}", std::process::id()));
+        match written.map_err(|e| StoreError::io("write", &path, e)) {
+            // Whoever makes room needs a daemon that starts on a full file system.
+            Err(error) if error.is_for_want_of_room() => {
+                tracing::warn!(%error, "no room for the pid of this daemon");
+            }
+            other => other?,
+        }
         Ok(Self(lock))
     }
 }

@@ -330,6 +330,14 @@ fn a_discarded_sandbox_is_out_of_sight_and_keeps_its_range_until_it_is_gone() {
 }
 
 #[test]
+fn a_forgotten_sandbox_is_none_any_more() {
+    let (_dir, store, record) = written();
+    store.forget(&record.id).expect("forgotten");
+    assert!(matches!(only(&store), Loaded::Unfinished(id) if id == record.id));
+    store.forget(&record.id).expect("twice is once");
+}
+
+#[test]
 fn foreign_entries_are_left_alone() {
     let (_dir, store, record) = written();
     fs::create_dir(store.dir(&record.id).with_file_name("lost+found")).expect("foreign");

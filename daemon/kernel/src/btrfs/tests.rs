@@ -263,3 +263,20 @@ fn a_file_system_grows_with_its_device() {
     resize(pool.top(), 768 * MIB).expect("grown");
     assert_eq!(size(), 768 * MIB);
 }
+
+#[test]
+fn a_kernel_with_simple_quotas_is_known_by_what_it_does() {
+    let pool = Pool::new();
+    let quotas = enable_quotas(pool.top()).expect("enabled");
+    assert_eq!(kernel_has_simple_quotas(), quotas == Quotas::Simple);
+}
+
+#[test]
+fn where_the_kernel_does_not_say_its_release_does() {
+    for release in ["6.7.0", "6.7-rc1", "6.12.9-amd64", "10.0.1"] {
+        assert!(is_since_simple_quotas(release), "{release}");
+    }
+    for release in ["6.1.0-28-amd64", "5.15.0", "6", "", "x.y", "4.18.0-553.el8"] {
+        assert!(!is_since_simple_quotas(release), "{release}");
+    }
+}

@@ -44,7 +44,13 @@ impl Btrfs {
         let roots = Arc::new(Roots::open(&pool)?);
         let brake = Brake::new(reserve_bytes);
         // Before the first sandbox writes.
-        brake.adjust(&pool, &roots)?;
+        match brake.adjust(&pool, &roots) {
+            // What the last daemon set is held until there is room for a change.
+            Err(error) if error.is_for_want_of_room() => {
+                tracing::warn!(error = %chain(&error), "the limit of all sandboxes stays as it was");
+            }
+            other => other?,
+        }
         let no_thread = |e| StorageError::io("start the threads of", pool.dir(), e);
         let removals = Arc::new(Removals::start(Arc::clone(&roots)).map_err(no_thread)?);
         let spares = Spares::start(Arc::clone(&roots), Arc::clone(&removals)).map_err(no_thread)?;

@@ -56,10 +56,8 @@ impl Roots {
             .map_err(|e| StorageError::io("have quotas counted on", &path, e))?;
         refuse_full_quotas(quotas)?;
         let all = number_of(pool.dir())?.group_of_all();
-        match btrfs::create_group(&dir, all) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(error) => return Err(StorageError::io("make the group of", &path, error)),
-        }
+        make_group_of_all(&dir, all)
+            .map_err(|e| StorageError::io("make the group of", &path, e))?;
         let owner = match pool.file() {
             Some(_) => Owner::Pool,
             None => Owner::Host,
@@ -166,9 +164,10 @@ impl Roots {
 
     /// Takes a root out of sight, with all that lies in it. One that is not there is no error: the group may still be.
     pub(super) fn destroy(&self, volume: Volume) -> Result<Destroyed, StorageError> {
-        // At its limit, a change of the file system's own trees could be refused as well.
+        // At its limit, a change of the file system's own trees could be refused as well. On a full file system the limit itself
+        // cannot be changed, and to destroy is what helps: the kernel keeps room for that.
         match btrfs::set_limit(self.fs(), volume.group(), None) {
-            Ok(()) | Err(Errno::ENOENT) => {}
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOSPC) => {}
             Err(errno) => return Err(self.failed("lift the limit of", volume)(errno)),
         }
         let name = volume.to_string();
@@ -219,8 +218,9 @@ impl Roots {
     /// Has the kernel begin to remove what is destroyed: it does so after a commit by its own thread, which may be half a minute
     /// away.
     pub(super) fn have_destroyed_removed(&self) -> nix::Result<()> {
-        // Where nothing was changed since the last one, there is no commit, and nothing begins.
-        futimens(&self.dir, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?;
+        // Where nothing was changed since the last one, there is no commit, and nothing begins. A file system with no room for
+        // that has more than enough to write.
+        let _ = futimens(&self.dir, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW);
         btrfs::start_commit(self.fs())
     }
 
@@ -294,6 +294,14 @@ fn number_of(dir: &Path) -> Result<Volume, StorageError> {
     let number = Volume::random().map_err(failed)?;
     number.write(dir)?;
     Ok(number)
+}
+
+/// Makes the group above all, if it is not there. To ask the kernel for one that is takes room, which a full file system has not.
+fn make_group_of_all(fs: &File, all: u64) -> io::Result<()> {
+    if btrfs::usage(fs, all)?.is_none() {
+        btrfs::create_group(fs, all)?;
+    }
+    Ok(())
 }
 
 /// With full quotas a snapshot that gets into a group makes all figures wrong, and stops them, until everything is counted anew.
