@@ -116,6 +116,8 @@ impl Overlay {
         let failed = |e| StorageError::io("open", &layer.image(), e);
         let image = File::open(layer.image()).map_err(failed)?;
         let prepared = self.prepared.take(&image).map_err(failed)?;
+        // Of a delete that failed: an upper directory is not to be in two overlays at once.
+        drop(self.ended.take(&image).map_err(failed)?);
         Ok(prepared.filter(|_| layer.limit() == Some(limit)))
     }
 
