@@ -84,6 +84,7 @@ impl Ground {
     }
 
     fn taken(&self) -> Result<u64> {
+        on_disk(&self.daemon)?;
         storage::taken_of_host(&self.daemon.state_dir())
     }
 
@@ -124,6 +125,12 @@ impl Ground {
         ensure!(self.room.run("wc -c < again").await?.ok()? == "1000000");
         self.others_are_fine().await
     }
+}
+
+/// Has all on disk that was written so far: above all the launcher's copy of the daemon's program (80 MB in a debug build) would
+/// come there later, and pass for what a sandbox took.
+fn on_disk(daemon: &Daemon) -> Result<()> {
+    rustix::fs::syncfs(File::open(daemon.state_dir())?).context("sync the state directory")
 }
 
 /// Why a write failed, and what was written until then: one is what the driver's kernel says of a full disk, the other no more
@@ -284,9 +291,7 @@ async fn delete_of_300_000_files_returns_at_once() -> Result<()> {
     let neighbour = daemon.api().room("neighbour").await?;
     let room = daemon.api().room("many").await?;
     let used = || storage::used_by_driver(&daemon.state_dir());
-    // What the daemon wrote so far, above all the launcher's copy of its program, would come to disk later and pass for files that
-    // did not go.
-    rustix::fs::syncfs(File::open(daemon.state_dir())?)?;
+    on_disk(&daemon)?;
     let before = used()?;
     let make = format!(
         "import os\nfor d in range(300):\n  os.mkdir(f'd{{d}}')\n  \

@@ -3,13 +3,17 @@
 //! Descriptors are those of directories that are open for reading: O_PATH is not enough for an ioctl. The id of a group is
 //! its level, shifted left by [`LEVEL_SHIFT`], with its number; that of level 0 is the id of a subvolume.
 
+use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
+use nix::unistd::read;
 
 use crate::sys::btrfs::{self as sys, Key};
 
@@ -368,23 +372,21 @@ pub fn usage(fs: impl AsFd, group: u64) -> io::Result<Option<GroupUsage>> {
     /// Of the limits: the one on what is exclusive is held.
     const MAX_EXCLUSIVE: u64 = sys::LIMIT_MAX_EXCL;
     let number = group & ((1 << LEVEL_SHIFT) - 1);
-    let dir = groups_dir(fs.as_fd())?.join(format!("{}_{number}", group >> LEVEL_SHIFT));
-    let figure = |name: &str| -> io::Result<u64> {
-        let text = std::fs::read_to_string(dir.join(name))?;
-        let text = text.trim();
-        let parsed = text.strip_prefix("0x").map_or_else(
-            || text.parse(),
-            |hexadecimal| u64::from_str_radix(hexadecimal, 16),
-        );
-        parsed.map_err(io::Error::other)
+    let name = format!("{}_{number}", group >> LEVEL_SHIFT);
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    // One look is five files: below a directory that is found once.
+    let dir = match open(&groups_dir(fs.as_fd())?.join(name), flags, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(None),
+        other => other?,
     };
+    let figure = |name: &CStr| figure_of(dir.as_fd(), name);
     let read = || -> io::Result<GroupUsage> {
-        let limited = figure("limit_flags")? & MAX_EXCLUSIVE != 0;
-        let limit = figure("max_exclusive")?;
+        let limited = figure(c"limit_flags")? & MAX_EXCLUSIVE != 0;
+        let limit = figure(c"max_exclusive")?;
         Ok(GroupUsage {
-            referenced: figure("referenced")?,
-            exclusive: figure("exclusive")?,
-            reserved: figure("rsv_data")?,
+            referenced: figure(c"referenced")?,
+            exclusive: figure(c"exclusive")?,
+            reserved: figure(c"rsv_data")?,
             limit: limited.then_some(limit),
         })
     };
@@ -395,6 +397,22 @@ pub fn usage(fs: impl AsFd, group: u64) -> io::Result<Option<GroupUsage>> {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// A number that the kernel shows in a file.
+fn figure_of(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u64> {
+    /// Longer than any number of 64 bits with what is around it.
+    const DIGITS_MAX: usize = 32;
+    let file = openat(dir, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut bytes = [0; DIGITS_MAX];
+    let read = read(&file, &mut bytes)?;
+    let text = std::str::from_utf8(&bytes[..read]).map_err(io::Error::other)?;
+    let text = text.trim();
+    let parsed = text.strip_prefix("0x").map_or_else(
+        || text.parse(),
+        |hexadecimal| u64::from_str_radix(hexadecimal, 16),
+    );
+    parsed.map_err(io::Error::other)
 }
 
 /// Where the kernel shows its groups: there while it counts.

@@ -6,8 +6,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::stat::mkdirat;
 
 use super::*;
 use crate::block::tests::wait_until_gone;
