@@ -8,7 +8,7 @@ SHELL := /bin/bash
 CARGO  ?= cargo
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Recipes that `make image` builds.
+# Recipes that `make image` builds, of images/ and tests/images/.
 IMAGES ?= base
 # What tests need of the daemon beyond what users get: places at which it dies, fails or waits (daemon/src/fault).
 # The same for every command below, so that nothing is compiled twice.
@@ -19,7 +19,9 @@ FAULTS_MARK := this lodged has fault points
 # STORAGE_TESTS on btrfs.
 STORAGE ?=
 # What is about files, or about what a driver leaves when it fails: the rest is the same on either driver.
-STORAGE_TESTS := binary(/^(cases_storage|attacks_storage|storage_faults|pool|disk|layer_disk|faults|reboot|damage|durability|attacks_image)$$/)
+STORAGE_TESTS := binary(/^(cases_storage|cases_work|posix|attacks_storage|storage_faults|pool|disk|layer_disk|faults|reboot|damage|durability|attacks_image)$$/)
+# The version whose tests are pinned in tests/tests/posix.
+PJDFSTEST := 0.2.2
 # Which rows `make bench` measures (all by default) and how many samples each gets.
 ROWS ?=
 SAMPLES ?= 200
@@ -41,7 +43,7 @@ CONFDIR    := $(DESTDIR)/etc/lodge
 # $(call need_root,what for)
 need_root = [ "$$(id -u)" -eq 0 ] || { echo "make $@ needs root ($(1)): run it as root, e.g. with sudo" >&2; exit 1; }
 
-.PHONY: help deps nextest build build-for-tests release lint test mutations doc bench bench-peers bench-peers-stop soak demo image install install-files clean
+.PHONY: help deps nextest build build-for-tests release lint test mutations doc pjdfstest bench bench-peers bench-peers-stop soak demo image install install-files clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +53,12 @@ deps: ## install the packages that building and testing need
 
 nextest:
 	@cargo nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
+
+# What POSIX says of file systems, for a test. Unoptimised: it is built in less time, and runs for seconds.
+pjdfstest:
+	@.ci/deps.sh build
+	@[ -x target/pjdfstest/bin/pjdfstest ] || CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install pjdfstest --version $(PJDFSTEST) --locked --debug \
+	  --root target/pjdfstest --target-dir target/pjdfstest/build --quiet
 
 build: ## build the daemon and the command, for development
 	@.ci/deps.sh build
@@ -76,9 +84,10 @@ build-for-tests:
 	@.ci/deps.sh build
 	$(CARGO) build --workspace --bins $(FAULTS)
 
-test: deps nextest build-for-tests ## all tests; needs root; STORAGE=overlay or btrfs
+test: deps nextest build-for-tests pjdfstest ## all tests; needs root; STORAGE=overlay or btrfs
 	@$(call need_root,it makes namespaces, cgroups and mounts)
 	@images/build.sh base target/debug/lodge
+	@images/build.sh work target/debug/lodge
 	$(CARGO) test --workspace --doc $(FAULTS)
 ifeq ($(STORAGE),)
 	tests/storage.sh run overlay $(CARGO) nextest run --workspace $(FAULTS)
@@ -87,9 +96,10 @@ else
 	tests/storage.sh run $(STORAGE) $(CARGO) nextest run --workspace $(FAULTS)
 endif
 
-mutations: deps nextest build-for-tests ## break the product line by line and see that a test turns red; needs root
+mutations: deps nextest build-for-tests pjdfstest ## break the product line by line and see that a test turns red; needs root
 	@$(call need_root,its tests make sandboxes)
 	@images/build.sh base target/debug/lodge
+	@images/build.sh work target/debug/lodge
 	tests/mutations/check.sh
 
 doc: ## API documentation in target/doc

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use crate::api::Api;
 use crate::binary;
-use crate::image;
+use crate::image::{self, Shared};
 use crate::notify::Notify;
 use crate::slot::{Slot, Width, require_root};
 use crate::storage::{self, Driver};
@@ -33,6 +33,8 @@ pub enum Images {
     /// The shared directory with the base image.
     #[default]
     Base,
+    /// The shared directory where the default image is the one with a compiler and pip.
+    Work,
     /// The test's own, empty directory.
     Own,
     /// Where the daemon has them if nobody says anything: the test's own too.
@@ -144,7 +146,8 @@ impl Daemon {
         let driver = options.driver.unwrap_or(under_test);
         // Before the slot is taken: it may take another one.
         let shared = match &options.images {
-            Images::Base => Some(Box::pin(image::shared_dir(driver)).await?),
+            Images::Base => Some(Box::pin(image::shared_dir(Shared::Base, driver)).await?),
+            Images::Work => Some(Box::pin(image::shared_dir(Shared::Work, driver)).await?),
             _ => None,
         };
         let slot = Slot::take(options.width)?;
@@ -155,7 +158,7 @@ impl Daemon {
         };
         let state_dir = home.join("lodge");
         let images_dir = match &options.images {
-            Images::Base => shared,
+            Images::Base | Images::Work => shared,
             Images::Own => Some(home.join("images")),
             Images::At(dir) => Some(dir.clone()),
             Images::Unset => None,

@@ -1,14 +1,15 @@
-//! Images for tests: the base image, imported once per build of it and shared read-only, and small ones made from the
-//! host's own bash, for tests that need an image of their own.
+//! Images for tests: those that are built from recipes, imported once per build and shared read-only, and small ones made
+//! from the host's own bash, for tests that need an image of their own.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::binary;
 use crate::daemon::{Daemon, Images, Options};
@@ -17,23 +18,58 @@ use crate::storage::Driver;
 
 /// Name under which the base image is known in every test.
 pub const BASE: &str = "base";
+/// Devices that programs cannot do without, of the kernel's memory devices: an archive has none.
+const DEVICES: &[(&str, u64)] = &[("null", 3), ("urandom", 9)];
 /// What the small image holds beside bash: enough to look around.
 const TINY_TOOLS: &[&str] = &[
     "bash", "env", "cat", "ls", "id", "true", "sleep", "stat", "sync", "rm",
 ];
 
-/// The directory with the base image, shared by all tests of this checkout and driver. Imports it if `make image` made a new
-/// one.
-pub async fn shared_dir(driver: Driver) -> Result<PathBuf> {
-    let target = binary::target_dir()?;
-    let archive = target.join("images/base.tar");
-    ensure!(
-        archive.exists(),
-        "{} is missing: run `make image` first",
-        archive.display()
-    );
+/// An image that tests share: its archive is built once, and imported once per driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shared {
+    /// The one that users get too.
+    Base,
+    /// `tests/images/work`: with a compiler and pip.
+    Work,
+}
+
+impl Shared {
+    /// The recipe's name.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Work => "work",
+        }
+    }
+
+    /// Where it is imported, where the driver has its files.
+    fn home(self) -> &'static str {
+        match self {
+            Self::Base => "test-images",
+            Self::Work => "test-images-work",
+        }
+    }
+
+    /// The archive.
+    fn archive(self) -> Result<PathBuf> {
+        let archive = binary::target_dir()?.join(format!("images/{}.tar", self.name()));
+        ensure!(
+            archive.exists(),
+            "{} is missing: run `make image IMAGES={}` first",
+            archive.display(),
+            self.name()
+        );
+        Ok(archive)
+    }
+}
+
+/// The directory with a shared image, known as [`BASE`] there, for all tests of this checkout and driver. Imports it if
+/// `make image` made a new one.
+pub async fn shared_dir(image: Shared, driver: Driver) -> Result<PathBuf> {
+    let archive = image.archive()?;
     // Store and stamp go together: whoever removes the directory removes both.
-    let home = driver.home()?.join("test-images");
+    let home = driver.home()?.join(image.home());
     let dir = home.join("store");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let _lock = lock(&home.join("lock")).await?;
@@ -52,8 +88,39 @@ pub async fn shared_dir(driver: Driver) -> Result<PathBuf> {
         .api()
         .import_file(BASE, &archive)
         .await
-        .context("import the base image")?;
+        .with_context(|| format!("import the image {}", image.name()))?;
     daemon.stop()?;
+    fs::write(&stamp, wanted)?;
+    Ok(dir)
+}
+
+/// A shared image's files in a directory of the host, for programs that run there.
+pub async fn unpacked(image: Shared) -> Result<PathBuf> {
+    let archive = image.archive()?;
+    let home = binary::target_dir()?.join(format!("{}-unpacked", image.home()));
+    let dir = home.join("root");
+    fs::create_dir_all(&home).with_context(|| format!("create {}", home.display()))?;
+    let _lock = lock(&home.join("lock")).await?;
+    let (stamp, wanted) = (home.join("stamp"), identity(&archive)?);
+    if fs::read_to_string(&stamp).ok().as_deref() == Some(&wanted) {
+        return Ok(dir);
+    }
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    }
+    fs::create_dir(&dir)?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--numeric-owner", "--same-permissions"]);
+    tar.arg("--file").arg(&archive).arg("--directory").arg(&dir);
+    let status = tar.status().context("run tar")?;
+    ensure!(status.success(), "unpack {}: {status}", archive.display());
+    fs::create_dir_all(dir.join("dev"))?;
+    for (name, minor) in DEVICES {
+        let path = dir.join("dev").join(name);
+        mknod(&path, SFlag::S_IFCHR, Mode::empty(), makedev(1, *minor))
+            .with_context(|| format!("make {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+    }
     fs::write(&stamp, wanted)?;
     Ok(dir)
 }

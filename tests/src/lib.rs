@@ -14,7 +14,7 @@ pub mod fake_holder; // a holder that lies to the daemon
 pub mod footprint; // what a daemon uses of the host: what must not grow
 pub mod host; // processes, mounts and settings of the host, seen from outside
 pub mod hostile; // tar archives that no honest tool writes
-pub mod image; // the base image, imported once, and small images made from the host's own bash
+pub mod image; // images that tests share, and small ones made from the host's own bash
 pub mod live; // a streaming run
 pub mod model; // a reference model of one sandbox, and what a caller does to it
 pub mod notify; // readiness by sd_notify's protocol
@@ -27,3 +27,4 @@ pub mod strace; // single system calls that fail, by strace
 pub mod slot; // a place of one's own on the host: directories, cgroup name, uid range; swept before use
 pub mod wait; // waiting for an event, with a deadline
 pub mod watcher; // what a watcher is told
+pub mod work; // work that people do, in a sandbox and on the host
