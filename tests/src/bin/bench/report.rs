@@ -82,6 +82,7 @@ impl Line {
             Goal::Floor(least) => (format!("≥ {least:.3}"), ratio() >= least),
             Goal::KibCeiling(most) => (format!("≤ {most:.0} KiB"), p50 <= most),
             Goal::MillisCeiling(most) => (format!("≤ {most:.0} ms"), p50 <= most),
+            Goal::None => return "none".into(),
         };
         format!("{goal} {}", if met { "met" } else { "MISSED" })
     }

@@ -51,6 +51,8 @@ pub(crate) enum Goal {
     KibCeiling(f64),
     /// So many milliseconds at most, whatever the baseline.
     MillisCeiling(f64),
+    /// None is set.
+    None,
 }
 
 /// What came of measuring a row.

@@ -3,6 +3,7 @@
 mod acquire_run_vs_docker_run;
 mod acquire_run_vs_runc_run;
 mod attach_vs_read_log;
+mod files;
 mod freeze_and_thaw;
 mod idle_sandbox_rss;
 mod recovery;
@@ -28,6 +29,18 @@ pub(crate) static ALL: &[Row] = &[
     run_true_vs_runc_exec::ROW,
     acquire_run_vs_runc_run::ROW,
     acquire_run_vs_docker_run::ROW,
+    acquire_run_vs_runc_run::OVERLAY,
+    acquire_run_vs_runc_run::BTRFS,
+    acquire_run_vs_docker_run::OVERLAY,
+    acquire_run_vs_docker_run::BTRFS,
+    files::SMALL_OVERLAY,
+    files::SMALL_BTRFS,
+    files::WRITE_OVERLAY,
+    files::WRITE_BTRFS,
+    files::READ_OVERLAY,
+    files::READ_BTRFS,
+    files::FSYNC_OVERLAY,
+    files::FSYNC_BTRFS,
     idle_sandbox_rss::ROW,
     idle_sandbox_rss::FROZEN_ROW,
     freeze_and_thaw::FREEZE,

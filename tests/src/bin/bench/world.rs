@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use lodge_client::{Client, Sandbox};
-use lodge_tests::daemon::Daemon;
+use lodge_tests::daemon::{Daemon, Images, Options, StateAt};
+use lodge_tests::image;
 use lodge_tests::room::Room;
+use lodge_tests::storage::Driver;
 
 use crate::rootfs::Rootfs;
 use crate::spawner::Spawner;
@@ -60,6 +62,8 @@ pub(crate) struct World {
     pub(crate) sandbox: Sandbox,
     pub(crate) client: Client,
     pub(crate) daemon: Daemon,
+    /// One on each driver that rows have asked for, beside the one above.
+    by_driver: Vec<(Driver, Daemon, Client)>,
 }
 
 impl World {
@@ -79,6 +83,28 @@ impl World {
             sandbox,
             client,
             daemon,
+            by_driver: Vec::new(),
         })
+    }
+
+    /// A daemon's client where the files of sandboxes are on this storage driver, whatever the others have. On btrfs they
+    /// are in a pool, as they are for users whose disk is not btrfs.
+    pub(crate) async fn client_on(&mut self, driver: Driver) -> Result<Client> {
+        if let Some((_, _, client)) = self.by_driver.iter().find(|(of, ..)| *of == driver) {
+            return Ok(client.clone());
+        }
+        let daemon = Daemon::start(Options {
+            driver: Some(driver),
+            state_at: StateAt::Beside,
+            images: Images::Unset,
+            config: LOG_LEVEL.into(),
+            ..Options::default()
+        })
+        .await?;
+        let archive = self.rootfs.archive();
+        daemon.api().import_file(image::BASE, archive).await?;
+        let client = Client::connect(&daemon.endpoint()).await?;
+        self.by_driver.push((driver, daemon, client.clone()));
+        Ok(client)
     }
 }

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use lodge_client::Client;
+use lodge_tests::storage::Driver;
 
-use crate::row::{Compared, Goal, Outcome, Row, in_turn, millis};
+use crate::row::{Compared, Goal, Measuring, Outcome, Row, in_turn, millis};
 use crate::runc::Runc;
+use crate::world::World;
 
 /// The container, new each time, and the sandbox likewise.
 const NAME: &str = "first-run";
@@ -18,30 +20,49 @@ pub(crate) const ROW: Row = Row {
     baseline: "runc run",
     compared: Compared::P50,
     goal: Goal::Ceiling(1.0 / 3.0),
-    measure: |world, samples| {
-        Box::pin(async move {
-            let Some(runc) = Runc::find(&world.rootfs)? else {
-                return Ok(Outcome::NotMeasured(
-                    "runc is not installed: make bench-peers".into(),
-                ));
-            };
-            let bundle = runc.bundle(NAME, &world.identity, &["bash", "-c", "true"])?;
-            let client = &world.client;
-            let run = async || {
-                let started = Instant::now();
-                runc.run(&bundle, NAME)?;
-                Ok(millis(started.elapsed()))
-            };
-            in_turn(
-                samples,
-                Duration::ZERO,
-                async || timed_acquire_and_run(client).await,
-                run,
-            )
-            .await
-        })
-    },
+    measure: |world, samples| measure(world, samples, None),
 };
+
+/// On the storage driver overlay, whatever the other rows are on.
+pub(crate) const OVERLAY: Row = Row {
+    name: "acquire_run_on_overlay_vs_runc_run",
+    measure: |world, samples| measure(world, samples, Some(Driver::Overlay)),
+    ..ROW
+};
+
+/// On the storage driver btrfs, in a pool.
+pub(crate) const BTRFS: Row = Row {
+    name: "acquire_run_on_btrfs_vs_runc_run",
+    measure: |world, samples| measure(world, samples, Some(Driver::Btrfs)),
+    ..ROW
+};
+
+fn measure(world: &mut World, samples: usize, driver: Option<Driver>) -> Measuring<'_> {
+    Box::pin(async move {
+        let client = match driver {
+            Some(driver) => world.client_on(driver).await?,
+            None => world.client.clone(),
+        };
+        let Some(runc) = Runc::find(&world.rootfs)? else {
+            return Ok(Outcome::NotMeasured(
+                "runc is not installed: make bench-peers".into(),
+            ));
+        };
+        let bundle = runc.bundle(NAME, &world.identity, &["bash", "-c", "true"])?;
+        let run = async || {
+            let started = Instant::now();
+            runc.run(&bundle, NAME)?;
+            Ok(millis(started.elapsed()))
+        };
+        in_turn(
+            samples,
+            Duration::ZERO,
+            async || timed_acquire_and_run(&client).await,
+            run,
+        )
+        .await
+    })
+}
 
 /// Acquires a new sandbox and runs `true` in it, in milliseconds; then deletes it.
 pub(super) async fn timed_acquire_and_run(client: &Client) -> Result<Vec<f64>> {
