@@ -180,11 +180,13 @@ pub fn subvolumes(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Removes a tree with its subvolumes, also those that are read-only.
+/// Removes a tree with its subvolumes, also those that are read-only, and those in them that a test made from outside.
 pub fn remove_tree(dir: &Path) -> Result<()> {
     for some in subvolumes(dir)?.chunks(AT_ONCE) {
-        let mut command = Command::new("btrfs");
-        command.args(["--quiet", "subvolume", "delete"]).args(some);
+        let mut command = Command::new(program()?);
+        command
+            .args(["--quiet", "subvolume", "delete", "--recursive"])
+            .args(some);
         let output = command.output().context("run btrfs")?;
         ensure!(
             output.status.success(),
@@ -295,14 +297,19 @@ fn sysfs(path: &Path) -> Result<PathBuf> {
 
 /// Fails unless `btrfs check` finds nothing. The file is not mounted.
 pub fn check_btrfs(file: &Path) -> Result<()> {
+    let mut command = Command::new(program()?);
+    sound(command.args(["check", "--readonly"]).arg(file))
+}
+
+/// The `btrfs` that knows as much as the kernel.
+fn program() -> Result<PathBuf> {
     let program = binary::target_dir()?.join(BTRFS_PROGRAM);
     ensure!(
         program.exists(),
         "{} is missing: tests/storage.sh tools",
         program.display()
     );
-    let mut command = Command::new(program);
-    sound(command.args(["check", "--readonly"]).arg(file))
+    Ok(program)
 }
 
 /// Fails unless `e2fsck` finds nothing once the journal was replayed, as a mount does it: what is checked is a copy. The file
