@@ -55,7 +55,8 @@ impl Brake {
         let failed =
             |e: std::io::Error| StorageError::io("limit what all sandboxes take in", pool.dir(), e);
         let room = self.room(pool)?.bytes;
-        let used = roots.all_used().map_err(failed)?;
+        // What is promised takes of the room, but the host does not see it yet: it is not to be counted on both sides.
+        let used = roots.all_on_disk().map_err(failed)?;
         let wanted = used.saturating_add(room);
         let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_worth_it(*limit, wanted, room) {

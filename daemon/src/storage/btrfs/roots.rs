@@ -76,6 +76,12 @@ impl Roots {
         Ok(usage.map_or(0, |usage| usage.exclusive.saturating_add(usage.reserved)))
     }
 
+    /// The same without what is promised to files whose data is not on disk yet.
+    pub(super) fn all_on_disk(&self) -> io::Result<u64> {
+        let usage = btrfs::usage(self.fs(), self.all)?;
+        Ok(usage.map_or(0, |usage| usage.exclusive))
+    }
+
     /// Limits what all sandboxes have.
     pub(super) fn limit_all(&self, bytes: u64) -> nix::Result<()> {
         btrfs::set_limit(self.fs(), self.all, Some(bytes))
