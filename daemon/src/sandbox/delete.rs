@@ -43,6 +43,9 @@ fn remove_where_it_is(platform: &Platform, id: &SandboxId) -> Result<()> {
 
 /// Removes what is in the trash of a sandbox, in the background.
 pub(super) fn remove_in_background(platform: Arc<Platform>, id: SandboxId, uid_base: Option<u32>) {
+    if let Some(base) = uid_base {
+        platform.uids.leaves(base);
+    }
     tokio::spawn(async move {
         let mut pause = AGAIN_AFTER;
         while let Err(error) = try_to_remove(&platform, &id).await {

@@ -9,12 +9,15 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// Ids of one sandbox: every id that a distribution inside may use.
 pub const RANGE_LEN: u32 = 65_536;
+/// How long a create waits for the range of a sandbox that is being removed, where all others are in use.
+const LEAVES_WITHIN: Duration = Duration::from_secs(10);
 /// systemd's ids for containers whose range is picked by hand (nspawn's "foreign" files) begin here.
 const FOREIGN_START: u64 = 0x7FFE_0000;
 /// systemd-nspawn picks its containers' ranges here.
@@ -89,7 +92,15 @@ pub struct UidRanges(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     block: Block,
-    taken: Mutex<BTreeSet<u32>>,
+    taken: Mutex<Taken>,
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: BTreeSet<u32>,
+    /// Those of them whose sandbox is being removed.
+    leaving: BTreeSet<u32>,
 }
 
 /// A range that is given back when this is dropped, unless [`UidLease::keep`] was called.
@@ -105,6 +116,7 @@ impl UidRanges {
         Self(Arc::new(Inner {
             block,
             taken: Mutex::default(),
+            released: Condvar::new(),
         }))
     }
 
@@ -118,31 +130,53 @@ impl UidRanges {
     #[must_use]
     pub fn claim(&self, base: u32) -> bool {
         match self.0.block.index(base) {
-            Some(index) => self.taken().insert(index),
+            Some(index) => self.taken().all.insert(index),
             None => true,
         }
     }
 
-    /// A free range, held until the lease is dropped or kept.
+    /// A free range, held until the lease is dropped or kept. Where there is none and sandboxes are being removed, the range
+    /// of one of those is waited for: who creates faster than the disk forgets is slowed down, not refused. Blocks.
     pub fn lease(&self) -> Result<UidLease> {
-        let mut taken = self.taken();
-        let free = (0..self.0.block.count).find(|index| !taken.contains(index));
-        let index = free.ok_or_else(|| exhausted(self.0.block.count))?;
-        taken.insert(index);
+        self.lease_within(LEAVES_WITHIN)
+    }
+
+    fn lease_within(&self, patience: Duration) -> Result<UidLease> {
+        let count = self.0.block.count;
+        let none_free =
+            |taken: &mut Taken| taken.all.len() >= count as usize && !taken.leaving.is_empty();
+        let waited = self
+            .0
+            .released
+            .wait_timeout_while(self.taken(), patience, none_free);
+        let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let free = (0..count).find(|index| !taken.all.contains(index));
+        let index = free.ok_or_else(|| exhausted(count))?;
+        taken.all.insert(index);
         Ok(UidLease {
             ranges: self.clone(),
             base: self.0.block.base(index),
         })
     }
 
-    /// Gives a range back. The caller has removed every file and process that had it.
-    pub fn release(&self, base: u32) {
+    /// Notes that the sandbox that has this range is being removed: the range will be released.
+    pub fn leaves(&self, base: u32) {
         if let Some(index) = self.0.block.index(base) {
-            self.taken().remove(&index);
+            self.taken().leaving.insert(index);
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+    /// Gives a range back. The caller has removed every file and process that had it.
+    pub fn release(&self, base: u32) {
+        if let Some(index) = self.0.block.index(base) {
+            let mut taken = self.taken();
+            taken.all.remove(&index);
+            taken.leaving.remove(&index);
+            self.0.released.notify_one();
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
         // A set of numbers is whole after each of its operations, also if a thread died between two.
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -313,6 +347,26 @@ mod tests {
         assert!(ranges.lease().is_err());
         ranges.release(base);
         assert!(ranges.lease().is_ok());
+    }
+
+    /// Not refused while a sandbox is on its way out, and refused where it takes too long for that.
+    #[test]
+    fn the_range_of_one_that_leaves_is_waited_for() {
+        let ranges = UidRanges::new(BLOCK);
+        let [first, ..] = [(); 3].map(|()| {
+            let lease = ranges.lease().expect("free");
+            let base = lease.base();
+            lease.keep();
+            base
+        });
+        ranges.leaves(first);
+        assert!(ranges.lease_within(Duration::from_millis(1)).is_err());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| ranges.lease_within(Duration::from_secs(60)));
+            ranges.release(first);
+            let leased = waiting.join().expect("no panic").expect("released");
+            assert_eq!(leased.base(), first);
+        });
     }
 
     #[test]
