@@ -15,8 +15,8 @@ IMAGES ?= base
 FAULTS := --features lodged/fault-points
 # Words that only a daemon with such places has in it.
 FAULTS_MARK := this lodged has fault points
-# On which storage driver `make test` runs: all tests on overlay or on btrfs; where nothing is said, all on overlay and then
-# STORAGE_TESTS on btrfs.
+# On which storage driver `make test` runs: all tests on overlay or on btrfs; where nothing is said, STORAGE_TESTS on btrfs and then
+# all on overlay.
 STORAGE ?=
 # What is about files, or about what a driver leaves when it fails: the rest is the same on either driver.
 STORAGE_TESTS := binary(/^(cases_storage|cases_work|posix|attacks_storage|storage_faults|pool|disk|layer_disk|faults|reboot|damage|durability|attacks_image)$$/)
@@ -90,8 +90,8 @@ test: deps nextest build-for-tests pjdfstest ## all tests; needs root; STORAGE=o
 	@images/build.sh work target/debug/lodge
 	$(CARGO) test --workspace --doc $(FAULTS)
 ifeq ($(STORAGE),)
-	tests/storage.sh run overlay $(CARGO) nextest run --workspace $(FAULTS)
 	tests/storage.sh run btrfs $(CARGO) nextest run --workspace $(FAULTS) -E '$(STORAGE_TESTS)'
+	tests/storage.sh run overlay $(CARGO) nextest run --workspace $(FAULTS)
 else
 	tests/storage.sh run $(STORAGE) $(CARGO) nextest run --workspace $(FAULTS)
 endif
