@@ -21,8 +21,25 @@ impl Strace {
     /// Attaches to `pid` and all that it forks from now on. `inject` is the option's value, e.g.
     /// `mount:error=EPERM:when=2`; without it calls of the set `trace` are only listed. Writes to `log`.
     pub fn attach(pid: i32, trace: &str, inject: Option<&str>, log: PathBuf) -> Result<Self> {
+        Self::start(&[], pid, trace, inject, log)
+    }
+
+    /// The same, but for the programs that are executed from now on: what is injected is for `pid` alone, and not for what
+    /// mends a file system for it.
+    pub fn attach_to_itself(pid: i32, trace: &str, inject: &str, log: PathBuf) -> Result<Self> {
+        Self::start(&["-b", "execve"], pid, trace, Some(inject), log)
+    }
+
+    fn start(
+        options: &[&str],
+        pid: i32,
+        trace: &str,
+        inject: Option<&str>,
+        log: PathBuf,
+    ) -> Result<Self> {
         let mut command = Command::new("strace");
         command
+            .args(options)
             .args([
                 "-f",
                 "-p",

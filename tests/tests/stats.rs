@@ -150,9 +150,18 @@ async fn stats_of_a_stopped_sandbox_have_no_figures_of_processes() -> Result<()>
         state: SandboxState::Stopped.into(),
         kept_runs: 1,
         log_bytes: stopped.log_bytes,
+        // Its files are there.
+        disk_bytes: stopped.disk_bytes,
+        disk_limit_bytes: stopped.disk_limit_bytes,
+        inodes: stopped.inodes,
+        inodes_limit: stopped.inodes_limit,
         ..Default::default()
     };
     ensure!(stopped == absent && stopped.log_bytes >= MIB, "{stopped:?}");
+    ensure!(
+        stopped.disk_bytes.is_some() && stopped.disk_limit_bytes.is_some(),
+        "{stopped:?}"
+    );
     room.run("true").await?.exited(0)?;
     until("the figures begin anew", SOON, || async {
         let started = stats(&room).await?;

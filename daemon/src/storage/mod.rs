@@ -3,6 +3,8 @@
 //! All calls block. A driver works with descriptors that it opened before the sandbox first ran; it never resolves a
 //! path inside a tree that a sandbox can still change.
 
+/// What a panic of a driver is.
+mod caught;
 /// The trait that drivers implement.
 mod driver;
 /// Which driver a state directory has, and why.

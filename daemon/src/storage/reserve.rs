@@ -1,12 +1,14 @@
 //! Who has sandboxes held back from the host's reserve, once a second. What that means is the driver's.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use super::Storage;
+use super::caught::caught;
 use crate::error::chain;
 
 /// Between two looks. A disk that writes 1 GiB in a second is the fastest that a reserve of 1 GiB is enough for.
@@ -52,7 +54,9 @@ impl Drop for ReserveKeeper {
 fn keep(storage: &dyn Storage, ended: &Receiver<()>, every: Duration) {
     let mut was_kept = true;
     loop {
-        let kept = storage.keep_reserve();
+        let kept = caught("keep the reserve from", Path::new("all sandboxes"), || {
+            storage.keep_reserve()
+        });
         match &kept {
             // Told once, not every second.
             Err(error) if was_kept => {
@@ -70,16 +74,17 @@ fn keep(storage: &dyn Storage, ended: &Receiver<()>, every: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::storage::{
         Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError,
     };
 
-    /// Tells each look, and has no other answer than a failure.
-    struct Looks(Mutex<Sender<()>>);
+    /// Tells each look, and has no other answer than a failure or a panic.
+    struct Looks(Mutex<Sender<()>>, AtomicBool);
 
     fn unasked<T>() -> Result<T, StorageError> {
         Err(StorageError::Unfit {
@@ -133,15 +138,21 @@ mod tests {
             let looks = self.0.lock().expect("nobody panics with it");
             // Gone when the test has seen enough.
             looks.send(()).ok();
+            drop(looks);
+            assert!(
+                self.1.fetch_xor(true, Ordering::Relaxed),
+                "every other look panics"
+            );
             unasked()
         }
     }
 
     #[test]
-    fn a_look_that_fails_is_not_the_last_and_the_end_is_at_once() {
+    fn a_look_that_fails_or_panics_is_not_the_last_and_the_end_is_at_once() {
         let (looked, looks) = channel();
-        let keeper = ReserveKeeper::start(Arc::new(Looks(Mutex::new(looked)))).expect("a thread");
-        for _ in 0..2 {
+        let storage = Looks(Mutex::new(looked), AtomicBool::new(false));
+        let keeper = ReserveKeeper::start(Arc::new(storage)).expect("a thread");
+        for _ in 0..3 {
             looks.recv_timeout(EVERY * 10).expect("a look");
         }
         drop(keeper);

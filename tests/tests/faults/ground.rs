@@ -120,7 +120,7 @@ impl Ground {
         let name = format!("victim-{}", self.tried);
         let inject = format!("{call}:signal=KILL:when={n}");
         let log = self.daemon.slot().home().join("strace");
-        let strace = Strace::attach(self.daemon.pid()?, call, Some(&inject), log)?;
+        let strace = Strace::attach_to_itself(self.daemon.pid()?, call, &inject, log)?;
         let told = tour(&mut self.daemon, &name, Flood::No).await?;
         strace.detach()?;
         let killed = told.end.is_some() || !self.daemon.lives()?;

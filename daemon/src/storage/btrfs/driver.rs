@@ -15,6 +15,7 @@ use super::spares::Spares;
 use super::volume::Volume;
 use crate::error::chain;
 use crate::fault;
+use crate::storage::caught::caught;
 use crate::storage::pool::Pool;
 use crate::storage::remove_tree::remove_tree;
 use crate::storage::{
@@ -44,7 +45,10 @@ impl Btrfs {
         let roots = Arc::new(Roots::open(&pool)?);
         let brake = Brake::new(reserve_bytes);
         // Before the first sandbox writes.
-        match brake.adjust(&pool, &roots) {
+        let braked = caught("limit what all sandboxes take in", pool.dir(), || {
+            brake.adjust(&pool, &roots)
+        });
+        match braked {
             // What the last daemon set is held until there is room for a change.
             Err(error) if error.is_for_want_of_room() => {
                 tracing::warn!(error = %chain(&error), "the limit of all sandboxes stays as it was");
@@ -65,17 +69,14 @@ impl Btrfs {
 
     /// Makes a root that nobody names yet a sandbox's.
     fn give(&self, volume: Volume, place: Place<'_>) -> Result<(), StorageError> {
-        let written = volume.write(place.dir);
-        if written.is_err() {
-            // Where the file stays, whoever removes the sandbox finds no root, which is no error.
-            if let Err(error) = Volume::unwrite(place.dir) {
-                tracing::debug!(%error, "the file of a create that failed stays with it");
-            }
-            if let Err(error) = self.destroy(volume) {
-                tracing::warn!(error = %chain(&error), "the root of a create that failed stays until the next start");
-            }
-        }
-        written
+        let unowned = Unowned {
+            driver: self,
+            volume,
+            dir: place.dir,
+        };
+        volume.write(place.dir)?;
+        std::mem::forget(unowned);
+        Ok(())
     }
 
     /// How many roots are made ahead of an image.
@@ -87,6 +88,25 @@ impl Btrfs {
     fn destroy(&self, volume: Volume) -> Result<(), StorageError> {
         self.removals.add(self.roots.destroy(volume)?);
         Ok(())
+    }
+}
+
+/// A root of which a sandbox's directory may say that it has it. It goes, if it does not become the sandbox's.
+struct Unowned<'a> {
+    driver: &'a Btrfs,
+    volume: Volume,
+    dir: &'a Path,
+}
+
+impl Drop for Unowned<'_> {
+    fn drop(&mut self) {
+        // Where the file stays, whoever removes the sandbox finds no root, which is no error.
+        if let Err(error) = Volume::unwrite(self.dir) {
+            tracing::debug!(%error, "the file of a create that failed stays with it");
+        }
+        if let Err(error) = self.driver.destroy(self.volume) {
+            tracing::warn!(error = %chain(&error), "the root of a create that failed stays until the next start");
+        }
     }
 }
 
@@ -256,7 +276,7 @@ impl Storage for Btrfs {
         for volume in self.roots.all()? {
             if !owned.contains(&volume) {
                 tracing::debug!(%volume, "a root of no sandbox is removed");
-                self.destroy(volume)?;
+                caught("remove", &self.roots.path(volume), || self.destroy(volume))?;
             }
         }
         if let Err(errno) = self.roots.remove_groups_of_nothing() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::roots::{Destroyed, Roots};
 use crate::error::chain;
+use crate::storage::caught::caught;
 
 /// From one look to the next, at first and at most: small trees are gone with the next commit, and large ones take long.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -119,7 +120,9 @@ impl Shared {
 }
 
 fn is_gone(roots: &Roots, destroyed: &Destroyed) -> bool {
-    roots.is_gone(destroyed).unwrap_or_else(|error| {
+    let path = roots.path(destroyed.volume);
+    let looked = caught("look for", &path, || roots.is_gone(destroyed));
+    looked.unwrap_or_else(|error| {
         tracing::debug!(error = %chain(&error), "what is left of a deleted sandbox is looked for again");
         false
     })

@@ -13,6 +13,7 @@ use nix::sys::time::TimeSpec;
 use rustix::fs::{Mode, OFlags};
 
 use super::volume::Volume;
+use crate::error::chain;
 use crate::fault;
 use crate::storage::StorageError;
 use crate::storage::pool::Pool;
@@ -45,6 +46,30 @@ pub(super) struct Destroyed {
     pub(super) volume: Volume,
     /// Ids of the subvolumes, as far as they are known.
     pub(super) ids: Vec<u64>,
+}
+
+/// A root that is being made. Whatever is there of it goes, if it does not become whole.
+struct Half<'a> {
+    roots: &'a Roots,
+    volume: Volume,
+}
+
+impl Half<'_> {
+    fn whole(self) -> Volume {
+        let volume = self.volume;
+        std::mem::forget(self);
+        volume
+    }
+}
+
+impl Drop for Half<'_> {
+    fn drop(&mut self) {
+        let undone = self.roots.destroy(self.volume);
+        let undone = undone.and_then(|destroyed| self.roots.is_gone(&destroyed));
+        if let Err(error) = undone {
+            tracing::warn!(error = %chain(&error), "half a root stays until the next start");
+        }
+    }
 }
 
 impl Roots {
@@ -106,36 +131,31 @@ impl Roots {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let source = rustix::fs::open(image, flags, Mode::empty())
             .map_err(|e| StorageError::io("open", image, e))?;
-        let volume = self.make_group()?;
-        let name = volume.to_string();
-        let groups = [volume.group()];
-        let made = fault::around("btrfs.snapshot", || {
+        let half = self.make_group()?;
+        let (name, groups) = (half.volume.to_string(), [half.volume.group()]);
+        fault::around("btrfs.snapshot", || {
             btrfs::snapshot(&source, &self.dir, &name, Access::ReadWrite, &groups)
-        });
-        if let Err(errno) = made {
-            // After a fault behind the snapshot it is there.
-            let undone = self
-                .destroy(volume)
-                .and_then(|destroyed| self.is_gone(&destroyed).map(drop));
-            if let Err(error) = undone {
-                tracing::warn!(error = %crate::error::chain(&error), "half a root stays until the next start");
-            }
-            return Err(StorageError::io("make a snapshot of", image, errno));
-        }
-        Ok(volume)
+        })
+        .map_err(|errno| StorageError::io("make a snapshot of", image, errno))?;
+        Ok(half.whole())
     }
 
-    fn make_group(&self) -> Result<Volume, StorageError> {
+    fn make_group(&self) -> Result<Half<'_>, StorageError> {
         let mut taken = Errno::EEXIST;
         for _ in 0..ATTEMPTS {
             let volume = Volume::random().map_err(|e| StorageError::io("number", &self.path, e))?;
+            let half = Half {
+                roots: self,
+                volume,
+            };
             match fault::around("btrfs.make group", || self.make_group_of(volume)) {
-                Ok(()) => return Ok(volume),
-                Err(Errno::EEXIST) => taken = Errno::EEXIST,
-                Err(errno) => {
-                    let _ = btrfs::remove_group(self.fs(), volume.group());
-                    return Err(self.failed("make the group of", volume)(errno));
+                Ok(()) => return Ok(half),
+                Err(Errno::EEXIST) => {
+                    // It is another one's.
+                    taken = Errno::EEXIST;
+                    half.whole();
                 }
+                Err(errno) => return Err(self.failed("make the group of", volume)(errno)),
             }
         }
         Err(StorageError::io("make a group in", &self.path, taken))

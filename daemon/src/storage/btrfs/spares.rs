@@ -12,6 +12,7 @@ use super::removals::Removals;
 use super::roots::Roots;
 use super::volume::Volume;
 use crate::error::chain;
+use crate::storage::caught::caught;
 
 /// Roots kept of an image: as many as are often wanted at once.
 const READY: usize = 2;
@@ -190,7 +191,8 @@ impl Shared {
     }
 
     fn make(&self, path: &Path) {
-        let made = self.roots.make(path);
+        // A panic is a failure like others: creates go on without spares.
+        let made = caught("make a root of", path, || self.roots.make(path));
         let mut state = self.lock();
         let image = state.images.iter_mut().find(|image| image.path == path);
         let unwanted = match (made, image) {
@@ -214,7 +216,10 @@ impl Shared {
 
     fn destroy(&self, volumes: Vec<Volume>) {
         for volume in volumes {
-            match self.roots.destroy(volume) {
+            let destroyed = caught("remove", &self.roots.path(volume), || {
+                self.roots.destroy(volume)
+            });
+            match destroyed {
                 Ok(destroyed) => self.removals.add(destroyed),
                 Err(error) => {
                     tracing::warn!(error = %chain(&error), "a root that nobody wants stays until the next start");

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -18,6 +17,7 @@ use super::mounted::Mounted;
 use super::{Settings, reserve};
 use crate::error::chain;
 use crate::fault;
+use crate::storage::caught::caught;
 use crate::storage::driver::{DiskLimit, StorageError};
 use crate::storage::remove_tree::remove_tree;
 
@@ -176,14 +176,6 @@ impl Spares {
     }
 }
 
-fn panicked(dir: &Path) -> StorageError {
-    StorageError::io(
-        "make a layer in",
-        dir,
-        io::Error::other("the making panicked"),
-    )
-}
-
 fn sweep(state_dir: &Path) -> io::Result<()> {
     remove_tree(File::open(state_dir)?, DIR)?;
     DirBuilder::new().mode(0o700).create(state_dir.join(DIR))
@@ -282,8 +274,9 @@ impl Shared {
 
     fn make(&self, limit: DiskLimit, dir: PathBuf) {
         // A panic is a failure like others: creates go on without spares.
-        let made = catch_unwind(AssertUnwindSafe(|| self.try_to_make(limit, dir)));
-        let made = made.unwrap_or_else(|_| Err(panicked(&self.dir)));
+        let made = caught("make a layer in", &self.dir, || {
+            self.try_to_make(limit, dir)
+        });
         let mut state = self.lock();
         let of = state.limits.iter_mut().find(|of| of.limit == limit);
         let unwanted = match (made, of) {
