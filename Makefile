@@ -19,7 +19,7 @@ FAULTS_MARK := this lodged has fault points
 # all on overlay.
 STORAGE ?=
 # What is about files, or about what a driver leaves when it fails: the rest is the same on either driver.
-STORAGE_TESTS := binary(/^(cases_storage|cases_work|posix|attacks_storage|storage_faults|pool|disk|layer_disk|faults|reboot|damage|durability|attacks_image)$$/)
+STORAGE_TESTS := binary(/^(cases_storage|cases_work|posix|attacks_storage|pool|disk|disk_api|image_prune|layer_disk|faults|reboot|damage|durability|attacks_image)$$/)
 # The version whose tests are pinned in tests/tests/posix.
 PJDFSTEST := 0.2.2
 # Which rows `make bench` measures (all by default) and how many samples each gets.
@@ -55,7 +55,7 @@ nextest:
 	@cargo nextest --version >/dev/null 2>&1 || $(CARGO) install cargo-nextest --locked
 
 # What POSIX says of file systems, for a test. Unoptimised: it is built in less time, and runs for seconds.
-pjdfstest:
+pjdfstest: ## bring what tests a sandbox's files against POSIX
 	@.ci/deps.sh build
 	@[ -x target/pjdfstest/bin/pjdfstest ] || CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install pjdfstest --version $(PJDFSTEST) --locked --debug \
 	  --root target/pjdfstest --target-dir target/pjdfstest/build --quiet

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::{Engine, EngineSettings, TimeoutPolicy};
 use crate::holder::{self, Launcher};
 use crate::image::{Form, ImageStore};
-use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
+use crate::sandbox::platform::{CREATES_AT_ONCE, Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::btrfs::Btrfs;
 use crate::storage::overlay::{self, Directories, Overlay};
@@ -65,6 +65,7 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
         default_idle: config.idle,
         default_image: config.default_image.clone(),
         starts: Semaphore::new(STARTS_AT_ONCE),
+        creates: Semaphore::new(CREATES_AT_ONCE),
     })
 }
 

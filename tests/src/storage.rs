@@ -4,8 +4,6 @@
 //!
 //! With `btrfs`, state directories and shared images lie on one file system that `tests/storage.sh up` made.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -266,21 +264,6 @@ pub fn mount_btrfs(file: &Path, bytes: u64, at: &Path) -> Result<()> {
     let mounted = mount.status().context("run mount")?;
     ensure!(mounted.success(), "mount: {mounted}");
     Ok(fs::set_permissions(at, fs::Permissions::from_mode(0o700))?)
-}
-
-/// Quota groups of level 1 on the btrfs at `path`, by the kernel's names.
-pub fn sandbox_groups(path: &Path) -> Result<BTreeSet<OsString>> {
-    let mut found = BTreeSet::new();
-    for group in fs::read_dir(sysfs(path)?.join("qgroups"))
-        .into_iter()
-        .flatten()
-    {
-        let name = group?.file_name();
-        if name.to_string_lossy().starts_with("1_") {
-            found.insert(name);
-        }
-    }
-    Ok(found)
 }
 
 /// The directory of a mounted btrfs in sysfs: it is named by its UUID, which `findmnt` tells.

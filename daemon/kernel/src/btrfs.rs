@@ -345,14 +345,6 @@ pub fn assign(fs: impl AsFd, child: u64, parent: u64) -> nix::Result<()> {
     sys::assign(fs.as_fd(), child, parent)
 }
 
-/// Undoes [`assign`].
-///
-/// # Errors
-/// ENOENT if it is none; the kernel's.
-pub fn unassign(fs: impl AsFd, child: u64, parent: u64) -> nix::Result<()> {
-    sys::unassign(fs.as_fd(), child, parent)
-}
-
 /// Limits what the members of a group have for themselves, to so many bytes or not at all.
 ///
 /// # Errors

@@ -25,6 +25,7 @@ use super::table::{RunTable, Slot};
 use crate::error::{Error, ErrorKind};
 use crate::holder::{Exited, RunEnd, RunWatch, StepFailure};
 use crate::sandbox::{Disk, Live, Use};
+use crate::storage::DiskUsage;
 
 /// How long a result waits for a pipe that survivors hold open, once what the command wrote is in the log.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -134,7 +135,12 @@ impl Supervised {
             }
         }
 
-        let outcome = end.map(|end| outcome(&run, end, &group, (&pids, &disk), started));
+        let usage = match &end {
+            Some(RunEnd::Exited(_)) => disk.usage_beyond_file_system().await,
+            // Nobody looked when it ended.
+            _ => DiskUsage::default(),
+        };
+        let outcome = end.map(|end| outcome(&run, end, &group, (&pids, &usage), started));
         // Before anybody is told: who hears of the end must not find the place still taken.
         drop(places);
         if matches!(outcome, Some(Outcome::NotStarted(_))) {
@@ -261,11 +267,11 @@ fn outcome(
     run: &Run,
     end: RunEnd,
     group: &Group,
-    (pids, disk): (&PidsLimit, &Disk),
+    (pids, usage): (&PidsLimit, &DiskUsage),
     started: Instant,
 ) -> Outcome {
     let disk_full = match &end {
-        RunEnd::Exited(exited) => disk_full::seen(exited, &disk.usage_beyond_file_system()),
+        RunEnd::Exited(exited) => disk_full::seen(exited, usage),
         // Nobody looked when it ended.
         RunEnd::SpawnFailed(_) | RunEnd::Stopped | RunEnd::Lost => Vec::new(),
     };

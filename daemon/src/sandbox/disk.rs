@@ -38,7 +38,8 @@ impl Disk {
         }
     }
 
-    /// What they take; figures that cannot be had are absent. Blocks, for microseconds.
+    /// What they take; figures that cannot be had are absent. Blocks: for microseconds, or for a commit of btrfs where the
+    /// sandbox is near its limit.
     pub fn usage(&self) -> DiskUsage {
         self.look().unwrap_or_else(|error| {
             tracing::debug!(dir = %self.dir.display(), error = %chain(&error), "usage of files not known");
@@ -48,11 +49,14 @@ impl Disk {
 
     /// The same for the end of a run: only where the driver knows more than PID 1 has told. A run lasts milliseconds, and a look
     /// at the file of a layer may wait for the disk.
-    pub fn usage_beyond_file_system(&self) -> DiskUsage {
+    pub async fn usage_beyond_file_system(&self) -> DiskUsage {
         if self.storage.limits_by_file_system() {
             return DiskUsage::default();
         }
-        self.usage()
+        // Near its limit a driver waits for a commit.
+        let this = self.clone();
+        let looked = tokio::task::spawn_blocking(move || this.usage()).await;
+        looked.unwrap_or_default()
     }
 
     fn look(&self) -> Result<DiskUsage, StorageError> {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{StorageError, program};
 use crate::config::Config;
 use crate::fault;
+use crate::store::write_synced;
 
 /// What is remembered, in the state directory.
 const FILE: &str = "storage.json";
@@ -389,11 +390,8 @@ fn write(state_dir: &Path, driver: Driver) -> Result<(), StorageError> {
         driver,
     };
     let bytes = serde_json::to_vec(&remembered).expect("plain values are JSON");
-    let written = fault::around("storage.write temp", || {
-        fs::write(&temp, &bytes)?;
-        File::open(&temp)?.sync_all()
-    });
-    written.map_err(|e: io::Error| StorageError::io("write", &temp, e))?;
+    fault::around("storage.write temp", || write_synced(&temp, &bytes))
+        .map_err(|e| StorageError::io("write", &temp, e))?;
     fault::around("storage.rename", || fs::rename(&temp, &path))
         .map_err(|e| StorageError::io("rename to", &path, e))?;
     File::open(state_dir)

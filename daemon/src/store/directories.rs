@@ -390,7 +390,7 @@ pub(super) fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a file for root alone, and waits until it is on disk.
-pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -16,6 +16,7 @@ mod owner;
 /// What a record is, and its form on disk.
 mod record;
 
+pub(crate) use directories::write_synced;
 pub use directories::{Loaded, PROBE_DIR, Store, StoreError};
 pub use idle_stamp::{Pace, Unused};
 pub use lock::StateLock;

@@ -229,10 +229,6 @@ pub(crate) fn assign(fs: BorrowedFd<'_>, child: u64, parent: u64) -> nix::Result
     with_numbers(QGROUP_ASSIGN, fs, [1, child, parent])
 }
 
-pub(crate) fn unassign(fs: BorrowedFd<'_>, child: u64, parent: u64) -> nix::Result<()> {
-    with_numbers(QGROUP_ASSIGN, fs, [0, child, parent])
-}
-
 /// `max_exclusive`: all ones take a limit away.
 pub(crate) fn limit(fs: BorrowedFd<'_>, group: u64, max_exclusive: u64) -> nix::Result<()> {
     with_numbers(

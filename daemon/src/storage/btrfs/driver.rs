@@ -117,7 +117,7 @@ pub(super) fn refuse_without_filter(program: &seccomp::Program) -> Result<(), St
     }
     Err(StorageError::Unfit {
         what: "the table of system calls lets sandboxes make subvolumes of btrfs, outside their limits".to_owned(),
-        hint: "this lodged is built with another table than it was made for: use storage.driver = \"overlay\"",
+        hint: "this lodged is built with another table than it was made for: for a new state_dir there is storage.driver = \"overlay\"",
     })
 }
 

@@ -336,7 +336,7 @@ fn refuse_full_quotas(quotas: Quotas) -> Result<(), StorageError> {
         Quotas::Simple => Ok(()),
         Quotas::Full => Err(StorageError::Unfit {
             what: "the file system counts with full quotas, and limits need simple ones".to_owned(),
-            hint: "use Linux 6.7 or newer with simple quotas (`btrfs quota enable --simple`), or storage.driver = \"overlay\"",
+            hint: "use Linux 6.7 or newer with simple quotas (`btrfs quota enable --simple`); for a new state_dir there is storage.driver = \"overlay\"",
         }),
     }
 }

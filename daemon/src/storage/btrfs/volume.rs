@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault;
 use crate::storage::StorageError;
+use crate::store::write_synced;
 
 const FILE: &str = "volume";
 const FILE_TEMP: &str = "volume.new";
@@ -92,9 +93,7 @@ impl Volume {
         };
         let bytes = serde_json::to_vec(&said).expect("plain values are JSON");
         fault::around("btrfs.write volume", || -> io::Result<()> {
-            let mut file = File::create(&temp)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
+            write_synced(&temp, &bytes)?;
             fs::rename(&temp, &path)?;
             File::open(dir)?.sync_all()
         })

@@ -134,11 +134,12 @@ impl Overlay {
     /// Mounts a layer, mended and grown if that is due, and has its limit held.
     fn mount(&self, layer: &Layer, limit: DiskLimit) -> Result<Mounted, StorageError> {
         if let Some(mounted) = self.mounted_ahead(layer, limit)? {
+            // The host may have had more when it was made.
+            mounted.hold(layer, limit, &self.settings)?;
             return Ok(mounted);
         }
         let (image, superblock) = layer.open()?;
         let grown = self.maker.grown(&superblock.shape, limit)?;
-        let _mounting = self.mounting.read().unwrap_or_else(PoisonError::into_inner);
         let is_due = superblock.has_errors || grown.is_some();
         let is_mounted = if is_due {
             !is_let_go(layer, &image)?
@@ -154,6 +155,8 @@ impl Overlay {
         {
             layer.grow(&image, grown)?;
         }
+        // Not while programs are at work: others mount, and the reserve is kept meanwhile.
+        let _mounting = self.mounting.read().unwrap_or_else(PoisonError::into_inner);
         let mounted = Mounted::mount(layer, &image)?;
         mounted.check(layer)?;
         if let Some(grown) = &grown
@@ -162,7 +165,7 @@ impl Overlay {
             grow_mounted(layer, &image, &mounted, grown)?;
         }
         layer.note_limit(limit)?;
-        mounted.hold(layer, limit)?;
+        mounted.hold(layer, limit, &self.settings)?;
         Ok(mounted)
     }
 }
@@ -185,7 +188,7 @@ impl Storage for Overlay {
     }
 
     fn admit(&self) -> Result<(), StorageError> {
-        if reserve::is_beyond(&self.settings)? {
+        if reserve::room(&self.settings)? > 0 {
             return Ok(());
         }
         let HostDisk {
@@ -268,7 +271,7 @@ impl Storage for Overlay {
         }
         // Noted first: who looks after the reserve reads it.
         layer.note_limit(limit)?;
-        mounted.hold(&layer, limit)
+        mounted.hold(&layer, limit, &self.settings)
     }
 
     fn usage(&self, dir: &Path, root: Option<&Path>) -> Result<DiskUsage, StorageError> {

@@ -1,10 +1,17 @@
 //! The programs that make, mend and resize an ext4 that is not mounted. Only images of our own are given to them: their
 //! structures were written by mkfs.ext4 and the kernel alone.
+//!
+//! A program outlives a daemon that is killed meanwhile, and two that write to one image destroy it. So each has a lock on the
+//! image as its standard input, which ends with it; whoever mounts the image or gives it to another program looks for that.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
 use super::geometry::{BLOCK, GROUP, INODE, Shape, growth_blocks};
 use crate::storage::driver::StorageError;
@@ -86,9 +93,38 @@ fn program(name: &str) -> Command {
         .env_clear()
         .env("PATH", PATH)
         // Features and sizes are all given; a host's defaults must not add to them.
-        .env("MKE2FS_CONFIG", "/dev/null")
-        .stdin(Stdio::null());
+        .env("MKE2FS_CONFIG", "/dev/null");
     command
+}
+
+/// Has the image for one program alone, until this and the program are gone.
+///
+/// # Errors
+/// While a program is at work on it, or somebody mounts it.
+pub(super) fn locked(image: &Path) -> Result<Flock<File>, StorageError> {
+    lock(image, FlockArg::LockExclusiveNonblock)
+}
+
+/// Has no program get the image until this is dropped: for who mounts it.
+///
+/// # Errors
+/// While a program is at work on it.
+pub(super) fn kept_from_programs(image: &Path) -> Result<Flock<File>, StorageError> {
+    lock(image, FlockArg::LockSharedNonblock)
+}
+
+fn lock(image: &Path, how: FlockArg) -> Result<Flock<File>, StorageError> {
+    let file = File::open(image).map_err(|e| StorageError::io("open", image, e))?;
+    Flock::lock(file, how).map_err(|(_, errno)| {
+        let source = match errno {
+            Errno::EWOULDBLOCK => io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "e2fsck or resize2fs of an earlier lodged is still at work on it: try again when it has ended",
+            ),
+            other => other.into(),
+        };
+        StorageError::io("have to ourselves", image, source)
+    })
 }
 
 fn run(
@@ -97,6 +133,9 @@ fn run(
     action: &'static str,
     worst: i32,
 ) -> Result<(), StorageError> {
+    let lock = locked(image)?;
+    let inherited = lock.try_clone();
+    command.stdin(inherited.map_err(|e| StorageError::io("lock", image, e))?);
     match command.output() {
         Ok(output) if output.status.code().is_some_and(|code| code <= worst) => Ok(()),
         Ok(output) => Err(StorageError::io(action, image, failure(&output))),

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,7 @@ impl Layer {
                 .write(true)
                 .create(true)
                 .truncate(true)
+                .mode(0o600)
                 .open(&new)?;
             sparse::copy(template, &file)?;
             Ok::<_, io::Error>(file)

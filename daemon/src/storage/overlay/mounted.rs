@@ -11,9 +11,9 @@ use lodge_kernel::mount::attr;
 use lodge_kernel::{block, ext4};
 use rustix::fs::{AtFlags, FileType, StatVfs};
 
-use super::directories;
-use super::geometry::{Shape, blocks_of, held_back};
+use super::geometry::{BLOCK, Shape, blocks_of, held_back};
 use super::layer::Layer;
+use super::{Settings, directories, e2fsprogs, reserve};
 use crate::fault;
 use crate::storage::driver::{DiskLimit, StorageError};
 
@@ -38,6 +38,7 @@ impl Mounted {
     /// Mounts an image. One that is mounted already is the same file system, with one more mount.
     pub(super) fn mount(layer: &Layer, image: &File) -> Result<Self, StorageError> {
         let path = layer.image();
+        let _lock = e2fsprogs::kept_from_programs(&path)?;
         let device = fault::around("overlay.attach device", || LoopDevice::of(image))
             .map_err(|e| StorageError::io("attach a loop device to", &path, e))?;
         // A device that was found may have the size that its file had before a growth that was cut short.
@@ -68,10 +69,19 @@ impl Mounted {
         rustix::fs::fstatvfs(&self.root).map_err(|e| StorageError::io("stat", &layer.image(), e))
     }
 
-    /// Holds a limit, by holding the blocks beyond it back from everybody, root included.
-    pub(super) fn hold(&self, layer: &Layer, limit: DiskLimit) -> Result<(), StorageError> {
+    /// Holds a limit, by holding the blocks beyond it back from everybody, root included. Until the next look after the reserve
+    /// nobody gets more of it than the host has beyond its reserve now: to allocate takes no time, whatever the disk does.
+    pub(super) fn hold(
+        &self,
+        layer: &Layer,
+        limit: DiskLimit,
+        settings: &Settings,
+    ) -> Result<(), StorageError> {
         let space = self.space(layer)?;
-        let blocks = beyond(limit, space.f_blocks);
+        let room = reserve::room(settings)? / BLOCK;
+        // The kernel takes no figure that is not less than all of it.
+        let not_there = space.f_bfree.saturating_sub(room).min(space.f_blocks);
+        let blocks = beyond(limit, space.f_blocks).max(not_there);
         fault::around("overlay.hold limit", || {
             hold_back(&self.device.name(), blocks)
         })

@@ -1,8 +1,8 @@
 //! Holding layers back from the host's reserve: images are sparse, so that together they promise more than the host has.
 //!
 //! What is free beyond the reserve is shared out among the layers that are mounted: each may allocate its share until the
-//! next look, and no more, however fast it writes. One that is mounted, or gets another limit, between two looks has all of its
-//! limit until the next one: that is the gap, of a second. What a layer has allocated and not written (fallocate(2), dirty
+//! next look, and no more, however fast it writes. One that is mounted, or gets another limit, between two looks may allocate what
+//! is free then until the next one, whatever others were promised: that is the gap, of a second. What a layer has allocated and not written (fallocate(2), dirty
 //! pages) will be taken from the host without being asked for again, and is counted as taken.
 //! Inode tables and the journal of layers come on top, and are what a reserve is for.
 
@@ -39,10 +39,10 @@ pub(super) fn space_at(path: &Path) -> Result<StatVfs, StorageError> {
     rustix::fs::statvfs(path).map_err(|e| StorageError::io("stat", path, e))
 }
 
-/// Whether the host has more than its reserve.
-pub(super) fn is_beyond(settings: &Settings) -> Result<bool, StorageError> {
+/// Bytes that the host has beyond its reserve.
+pub(super) fn room(settings: &Settings) -> Result<u64, StorageError> {
     let host = space_at(&settings.state_dir)?;
-    Ok(host.f_bavail * host.f_frsize > settings.reserve_bytes)
+    Ok((host.f_bavail * host.f_frsize).saturating_sub(settings.reserve_bytes))
 }
 
 /// Shares out what is free beyond `reserve` bytes where `state_dir` lies among its layers. Nobody mounts or mends one

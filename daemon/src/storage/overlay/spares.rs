@@ -81,12 +81,17 @@ enum Work {
 }
 
 impl Spare {
-    fn make(dir: PathBuf, maker: &Maker, limit: DiskLimit) -> Result<Self, StorageError> {
+    fn make(
+        dir: PathBuf,
+        maker: &Maker,
+        limit: DiskLimit,
+        settings: &Settings,
+    ) -> Result<Self, StorageError> {
         DirBuilder::new()
             .mode(0o700)
             .create(&dir)
             .map_err(|e| StorageError::io("create", &dir, e))?;
-        let made = Self::make_in(&dir, maker, limit);
+        let made = Self::make_in(&dir, maker, limit, settings);
         made.map(|(image, mounted)| Self {
             dir: dir.clone(),
             image,
@@ -99,13 +104,14 @@ impl Spare {
         dir: &Path,
         maker: &Maker,
         limit: DiskLimit,
+        settings: &Settings,
     ) -> Result<(File, Mounted), StorageError> {
         let layer = Layer::of(dir);
         maker.make(&layer, limit)?;
         let (image, _) = layer.open()?;
         let mounted = Mounted::mount(&layer, &image)?;
         mounted.check(&layer)?;
-        mounted.hold(&layer, limit)?;
+        mounted.hold(&layer, limit, settings)?;
         Ok((image, mounted))
     }
 
@@ -304,11 +310,11 @@ impl Shared {
 
     /// None where the host has no more than its reserve.
     fn try_to_make(&self, limit: DiskLimit, dir: PathBuf) -> Result<Option<Spare>, StorageError> {
-        if !reserve::is_beyond(&self.settings)? {
+        if reserve::room(&self.settings)? == 0 {
             return Ok(None);
         }
         let made = fault::around("overlay.make spare", || {
-            Spare::make(dir.clone(), &self.maker, limit).map_err(io::Error::other)
+            Spare::make(dir.clone(), &self.maker, limit, &self.settings).map_err(io::Error::other)
         });
         made.map(Some)
             .map_err(|e| StorageError::io("make a layer in", &dir, e))

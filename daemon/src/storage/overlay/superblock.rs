@@ -72,7 +72,8 @@ impl Superblock {
             shape,
             free_blocks: word(0xC) | word(0x158) << 32,
             free_inodes: word(0x10),
-            is_used: half(0x34) > 0,
+            // The count of mounts is set to zero by e2fsck, and goes back to zero by itself; when it was mounted last stays.
+            is_used: half(0x34) > 0 || word(0x2C) > 0,
             has_errors: half(0x3A) & STATE_ERRORS != 0,
         })
     }

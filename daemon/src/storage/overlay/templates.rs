@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, FileTimes};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -162,6 +162,7 @@ fn make(new: &Path, shape: &Shape) -> Result<(), StorageError> {
         .read(true)
         .write(true)
         .create_new(true)
+        .mode(0o600)
         .open(&image);
     let file = file.map_err(failed)?;
     file.set_len(shape.blocks * BLOCK).map_err(failed)?;

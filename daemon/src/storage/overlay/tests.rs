@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::geometry::Room;
 use super::layer::{IMAGE, Layer};
 use super::{Directories, Overlay, Settings, e2fsprogs, reserve, sparse};
+use crate::error::chain;
 use crate::storage::driver::{
     DiskLimit, DiskUsage, OWN_DIR, Place, Root, Storage as _, StorageError, Writable,
 };
@@ -179,6 +180,41 @@ impl Started {
 
 fn near(bytes: u64, wanted: u64) -> bool {
     bytes <= wanted && bytes >= wanted - wanted / 32
+}
+
+/// A limit that changes after a repair: e2fsck sets the count of mounts to zero, and what was written is there all the same.
+#[test]
+fn a_repaired_layer_is_not_taken_for_a_new_one() {
+    let bench = Bench::prepared(Room::Ahead);
+    let started = bench.start(LIMIT);
+    fs::write(started.path().join("upper/precious"), "kept").expect("written");
+    bench.stop(started);
+    e2fsprogs::mend(&bench.dir().join(IMAGE)).expect("repaired");
+    bench.set_limit(None, limit(80)).expect("changed");
+    let started = bench.start(limit(80));
+    let read = fs::read_to_string(started.path().join("upper/precious"));
+    assert_eq!(read.expect("there"), "kept");
+}
+
+/// A program that repairs it may outlive its daemon: the next one neither mounts the image nor gives it to another program.
+#[test]
+fn an_image_that_is_being_repaired_is_nobody_elses() {
+    let bench = Bench::prepared(Room::Ahead);
+    bench.stop(bench.start(LIMIT));
+    let image = bench.dir().join(IMAGE);
+    let repairing = e2fsprogs::locked(&image).expect("ours");
+    let refused = bench.try_to_start(LIMIT).err().expect("refused");
+    assert!(
+        chain(&refused).to_string().contains("still at work"),
+        "{refused:?}"
+    );
+    let refused = e2fsprogs::mend(&image).expect_err("refused");
+    assert!(
+        chain(&refused).to_string().contains("still at work"),
+        "{refused:?}"
+    );
+    drop(repairing);
+    bench.start(LIMIT);
 }
 
 #[test]

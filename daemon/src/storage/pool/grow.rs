@@ -1,8 +1,10 @@
 //! Making a pool larger while sandboxes work in it. The file's length is the truth: a growth that is cut short after the file
 //! was made longer is ended by the next daemon, and one that fails before is taken back.
 
-use lodge_kernel::btrfs;
 use std::io;
+use std::sync::PoisonError;
+
+use lodge_kernel::btrfs;
 
 use super::{Backing, Pool, SIZE_UNIT};
 use crate::fault;
@@ -21,6 +23,7 @@ impl Pool {
                 "it is a directory of a btrfs file system: make that one larger".to_owned(),
             ));
         };
+        let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, after) = (backing.len()?, bytes / SIZE_UNIT * SIZE_UNIT);
         if after < before {
             return Err(unsupported(format!(

@@ -91,13 +91,16 @@ fn make(temp: &Path, path: &Path, bytes: u64) -> Result<(), StorageError> {
 }
 
 fn make_file(temp: &Path, bytes: u64) -> io::Result<File> {
+    // A file of its own: mkfs of a daemon that was killed may still write to that of an earlier try.
+    match fs::remove_file(temp) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(temp)?;
-    // Truncated first, so that nothing of an earlier try is in it.
     file.set_len(bytes)?;
     Ok(file)
 }

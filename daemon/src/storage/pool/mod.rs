@@ -27,6 +27,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use lodge_kernel::block::LoopDevice;
 use nix::sys::statvfs::{Statvfs, fstatvfs, statvfs};
@@ -64,6 +65,8 @@ pub struct Pool {
     dir: PathBuf,
     root: File,
     backing: Option<Backing>,
+    /// Held while it grows: what one growth takes back must not be what another one has just given.
+    growing: Mutex<()>,
 }
 
 /// The file of a pool.
@@ -92,7 +95,12 @@ impl Pool {
             }
         };
         let root = open_dir(&dir)?;
-        let pool = Self { dir, root, backing };
+        let pool = Self {
+            dir,
+            root,
+            backing,
+            growing: Mutex::default(),
+        };
         fault::around("pool.make directories", || {
             [pool.images_dir(), pool.roots_dir()]
                 .iter()
