@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::{Engine, EngineSettings, TimeoutPolicy};
 use crate::holder::{self, Launcher};
 use crate::image::ImageStore;
-use crate::sandbox::platform::{Platform, STARTS_AT_ONCE};
+use crate::sandbox::platform::{CREATES_AT_ONCE, Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::Storage;
 use crate::storage::overlay::Overlay;
@@ -58,6 +58,7 @@ pub fn platform(config: &Config, launcher: Launcher) -> Result<Platform> {
         default_idle: config.idle,
         default_image: config.default_image.clone(),
         starts: Semaphore::new(STARTS_AT_ONCE),
+        creates: Semaphore::new(CREATES_AT_ONCE),
     })
 }
 

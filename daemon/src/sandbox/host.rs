@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use super::create;
 use super::delete;
 use super::found;
@@ -42,9 +44,15 @@ impl Host {
         &self,
         work: impl FnOnce(&Arc<Platform>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let _permit = self
-            .0
-            .starts
+        self.in_turn(&self.0.starts, work).await
+    }
+
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        turns: &Semaphore,
+        work: impl FnOnce(&Arc<Platform>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let _turn = turns
             .acquire()
             .await
             .expect("the semaphore is never closed");
@@ -94,8 +102,11 @@ impl Runtime for Host {
     }
 
     async fn create(&self, new: New) -> Result<Arc<Record>> {
-        self.change(move |platform| create::create(platform, new).map(Arc::new))
-            .await
+        let creates = &self.0.creates;
+        self.in_turn(creates, move |platform| {
+            create::create(platform, new).map(Arc::new)
+        })
+        .await
     }
 
     async fn uncreate(&self, record: Arc<Record>) {

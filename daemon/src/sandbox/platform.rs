@@ -18,6 +18,8 @@ use crate::store::Store;
 /// Creates and starts at once. Each takes a thread and a few milliseconds of work in the kernel; more at once only wait
 /// for the same locks there.
 pub const STARTS_AT_ONCE: usize = 16;
+/// The same for creates, which may have to wait for a uid range: those that end sandboxes, and so free one, do not wait for them.
+pub const CREATES_AT_ONCE: usize = 16;
 
 /// What sandboxes need of the host.
 pub struct Platform {
@@ -51,6 +53,8 @@ pub struct Platform {
     pub default_image: String,
     /// Bounds what is being started.
     pub starts: Semaphore,
+    /// Bounds what is being created.
+    pub creates: Semaphore,
 }
 
 impl Platform {
