@@ -2,20 +2,16 @@
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::SandboxState;
 use lodge_tests::cli::{command, lodge};
 use lodge_tests::daemon::Daemon;
-use lodge_tests::wait::until_blocking;
+use lodge_tests::wait::{SOON, until_blocking};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::time::timeout;
-
-/// More than enough for what is waited for.
-const SOON: Duration = Duration::from_secs(30);
 
 /// A create of what exists changes nothing, and says what would.
 #[tokio::test(flavor = "multi_thread")]

@@ -279,7 +279,7 @@ async fn attack_d17_slow_disk() -> Result<()> {
 async fn a_delete_takes_no_output_from_who_waits_for_it() -> Result<()> {
     let mut daemon = Daemon::new().await?;
     daemon.kill9()?;
-    daemon.set_env(&[("LODGE_FAULTS", "log.create=delay:500@1")]);
+    daemon.set_env(&[("LODGE_FAULTS", "log.create=delay:1500@1")]);
     daemon.start_again()?;
     let room = daemon.api().room("goner").await?;
     let caller = tokio::spawn(room.run("echo whole").send());
