@@ -4,6 +4,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 
 /// What sort of failure it is. Adapters map it to a status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +173,14 @@ pub fn is_shortage(errno: i32) -> bool {
     matches!(
         Errno::from_raw(errno),
         Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE
+    )
+}
+
+/// Whether a disk had no room for more bytes or another name, or a quota on it had none.
+pub fn is_disk_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     )
 }
 

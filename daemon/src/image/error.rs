@@ -5,7 +5,7 @@
 use std::io;
 
 use super::{Digest, ImageRef};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, is_disk_full};
 use crate::fault::Injected;
 
 /// Longest entry name in a message, in characters.
@@ -265,13 +265,6 @@ impl From<ImageError> for Error {
             .hint(error.hint())
             .caused_by(error)
     }
-}
-
-fn is_disk_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }
 
 /// A hostile name, fit for a message.

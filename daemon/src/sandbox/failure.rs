@@ -6,7 +6,7 @@ use std::io;
 use lodge_kernel::cgroup;
 use nix::errno::Errno;
 
-use crate::error::{Error, ErrorKind, is_shortage};
+use crate::error::{Error, ErrorKind, is_disk_full, is_shortage};
 use crate::holder::HolderError;
 use crate::storage::StorageError;
 use crate::store::StoreError;
@@ -19,7 +19,9 @@ impl From<StoreError> for Error {
                 Self::new(ErrorKind::FailedPrecondition, "STATE_DIR_UNUSABLE", text)
                     .hint("it belongs to root alone, and to one lodged")
             }
-            StoreError::Io { source, .. } if is_full(source) => host_disk_full().caused_by(error),
+            StoreError::Io { source, .. } if is_disk_full(source) => {
+                host_disk_full().caused_by(error)
+            }
             StoreError::Io { .. } => Self::internal(
                 "STORE_FAILED",
                 "the sandbox's record could not be handled",
@@ -33,7 +35,7 @@ impl From<StoreError> for Error {
 impl From<StorageError> for Error {
     fn from(error: StorageError) -> Self {
         match &error {
-            StorageError::Io { source, .. } if is_full(source) => host_disk_full().caused_by(error),
+            StorageError::Io { source, .. } if is_disk_full(source) => host_disk_full().caused_by(error),
             StorageError::Io { .. } => Self::internal(
                 "STORAGE_FAILED",
                 "the sandbox's files could not be handled",
@@ -153,13 +155,6 @@ pub(super) fn panicked() -> Error {
         ErrorKind::Internal,
         "INTERNAL",
         "a fault of lodged; see its log",
-    )
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     )
 }
 

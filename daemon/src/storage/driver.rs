@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use crate::error::is_disk_full;
+use crate::fault::Injected;
+
 /// A failure of a storage driver.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
@@ -68,8 +71,14 @@ impl StorageError {
 
     /// Whether there was no room on the disk.
     pub(super) fn is_for_want_of_room(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+        matches!(self, Self::Io { source, .. } if is_disk_full(source))
+    }
+}
+
+/// So that a fault point is around what fails with one of these, and nothing of it is lost.
+impl From<Injected> for StorageError {
+    fn from(injected: Injected) -> Self {
+        Self::io("pass", Path::new("a fault point"), injected)
     }
 }
 

@@ -21,6 +21,7 @@ use rustix::fs::OFlags;
 
 use super::identity::Identity;
 use super::record::{Damage, Record, Upgrade};
+use crate::error::is_disk_full;
 use crate::fault;
 use crate::sandbox::id::SandboxId;
 
@@ -77,13 +78,7 @@ impl StoreError {
 
     /// Whether there was no room on the disk, for more bytes or another name.
     pub fn is_for_want_of_room(&self) -> bool {
-        let full = |kind| {
-            matches!(
-                kind,
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
-        };
-        matches!(self, Self::Io { source, .. } if full(source.kind()))
+        matches!(self, Self::Io { source, .. } if is_disk_full(source))
     }
 }
 

@@ -8,13 +8,14 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::geometry::{BLOCK, GROUP, INODE, Shape, growth_blocks};
 use crate::storage::driver::StorageError;
+use crate::storage::program;
 
 /// A service may have no directory of administrators' programs in its path.
 const PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
@@ -25,14 +26,12 @@ const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetyp
 const EXTENDED: &str = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0";
 /// e2fsck(8): nothing was wrong, or all of it was mended.
 const MENDED: i32 = 1;
-/// Of what a program says, in bytes.
-const SAID_MAX: usize = 300;
 
 /// Makes an ext4 of this shape in the empty file `image`, with the content of `tree`.
 pub(super) fn make(image: &Path, shape: &Shape, tree: &Path) -> Result<(), StorageError> {
     let inodes = shape.groups() * shape.inodes_per_group;
     let extended = format!("{EXTENDED},resize={}", growth_blocks(shape.blocks));
-    let mut command = program("mkfs.ext4");
+    let mut command = command("mkfs.ext4");
     command
         .args(["-q", "-F", "-m", "0", "-e", "remount-ro", "-O", FEATURES])
         .args(["-b", &BLOCK.to_string()])
@@ -48,21 +47,21 @@ pub(super) fn make(image: &Path, shape: &Shape, tree: &Path) -> Result<(), Stora
 
 /// Fails unless an image that is not mounted is without fault. Changes nothing.
 pub(super) fn check(image: &Path) -> Result<(), StorageError> {
-    let mut command = program("e2fsck");
+    let mut command = command("e2fsck");
     command.args(["-f", "-n"]).arg(image);
     run(command, image, "check the file system in", 0)
 }
 
 /// Plays back the journal of an image that is not mounted, and mends what can be mended without a question.
 pub(super) fn mend(image: &Path) -> Result<(), StorageError> {
-    let mut command = program("e2fsck");
+    let mut command = command("e2fsck");
     command.args(["-f", "-p"]).arg(image);
     run(command, image, "mend the file system in", MENDED)
 }
 
 /// Gives a mended image that is not mounted as many blocks as its file has room for.
 pub(super) fn resize(image: &Path, blocks: u64) -> Result<(), StorageError> {
-    let mut command = program("resize2fs");
+    let mut command = command("resize2fs");
     command.arg(image).arg(blocks.to_string());
     run(command, image, "resize the file system in", 0)
 }
@@ -87,7 +86,7 @@ fn missing(name: &str) -> StorageError {
     }
 }
 
-fn program(name: &str) -> Command {
+fn command(name: &str) -> Command {
     let mut command = Command::new(name);
     command
         .env_clear()
@@ -136,20 +135,15 @@ fn run(
     let lock = locked(image)?;
     let inherited = lock.try_clone();
     command.stdin(inherited.map_err(|e| StorageError::io("lock", image, e))?);
-    match command.output() {
+    let output = command.output();
+    let name = command.get_program().to_string_lossy();
+    match output {
         Ok(output) if output.status.code().is_some_and(|code| code <= worst) => Ok(()),
-        Ok(output) => Err(StorageError::io(action, image, failure(&output))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(missing(&command.get_program().to_string_lossy()))
+        Ok(output) => {
+            let failure = program::failure(&name, &output);
+            Err(StorageError::io(action, image, failure))
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(&name)),
         Err(error) => Err(StorageError::io(action, image, error)),
     }
-}
-
-/// The end of what it said: e2fsck tells of its faults on standard output.
-fn failure(output: &Output) -> io::Error {
-    let said = [&output.stdout[..], &output.stderr[..]].concat();
-    let said = String::from_utf8_lossy(&said[said.len().saturating_sub(SAID_MAX)..]).into_owned();
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    io::Error::other(format!("{}: {said}", output.status))
 }

@@ -134,8 +134,7 @@ impl Layer {
         // Without it resize2fs refuses: the journal may have something to be played back.
         e2fsprogs::mend(&self.image())?;
         fault::around("overlay.resize image", || {
-            e2fsprogs::resize(&self.image(), shape.blocks).map_err(io::Error::other)
+            e2fsprogs::resize(&self.image(), shape.blocks)
         })
-        .map_err(|e| StorageError::io("grow", &self.image(), e))
     }
 }

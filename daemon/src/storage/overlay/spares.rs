@@ -314,9 +314,8 @@ impl Shared {
             return Ok(None);
         }
         let made = fault::around("overlay.make spare", || {
-            Spare::make(dir.clone(), &self.maker, limit, &self.settings).map_err(io::Error::other)
+            Spare::make(dir, &self.maker, limit, &self.settings)
         });
         made.map(Some)
-            .map_err(|e| StorageError::io("make a layer in", &dir, e))
     }
 }

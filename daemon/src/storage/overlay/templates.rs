@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, FileTimes};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -82,10 +81,7 @@ impl Templates {
     fn make(&self, shape: &Shape, path: &Path) -> Result<(), StorageError> {
         self.sweep()?;
         let new = self.dir.join(NEW);
-        let made = fault::around("overlay.make template", || {
-            make(&new, shape).map_err(io::Error::other)
-        })
-        .map_err(|e| StorageError::io("make a template in", &new, e));
+        let made = fault::around("overlay.make template", || make(&new, shape));
         let placed = made.and_then(|()| {
             fault::around("overlay.place template", || {
                 fs::rename(new.join(IMAGE), path)

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::geometry::Room;
 use super::layer::{IMAGE, Layer};
-use super::{Directories, Overlay, Settings, e2fsprogs, reserve, sparse};
+use super::{Directories, Overlay, Settings, e2fsprogs, sparse};
 use crate::error::chain;
 use crate::storage::driver::{
     DiskLimit, DiskUsage, OWN_DIR, Place, Root, Storage as _, StorageError, Writable,
@@ -516,73 +516,6 @@ fn a_damaged_image_is_refused_and_left_alone() {
 }
 
 #[test]
-fn layers_share_what_the_host_has_beyond_its_reserve() {
-    let bench = Bench::prepared(Room::Exact);
-    let started = bench.start(LIMIT);
-    let state_dir = bench.temp.path().canonicalize().expect("there");
-    let share_out = |mib: u64| reserve::share_out(&state_dir, mib * MIB).expect("shared out");
-
-    share_out(20);
-    let written = started.fill("big");
-    assert!(near(written, 20 * MIB), "{written}");
-    // Nothing is left to take.
-    share_out(0);
-    assert!(started.write("other", MIB).is_err());
-    // What is promised and not written is taken already.
-    share_out(1024);
-    let promised = File::create(started.file("promised")).expect("new");
-    let fallocate = |mib| {
-        let flags = rustix::fs::FallocateFlags::empty();
-        rustix::fs::fallocate(&promised, flags, 0, mib * MIB)
-    };
-    fallocate(20).expect("room");
-    share_out(25);
-    let written = started.fill("small");
-    assert!(written <= 6 * MIB, "{written}");
-    fs::remove_file(started.file("big")).expect("removed");
-
-    // The limit is what is left when there is enough again.
-    share_out(1024);
-    fallocate(40).expect("room");
-    bench.set_limit(Some(&started), limit(62)).expect("lowered");
-    share_out(1024);
-    let all = bench.usage(Some(&started));
-    started.fill("big");
-    let usage = bench.usage(Some(&started));
-    assert!(
-        usage.bytes > all.bytes && usage.bytes <= Some(62 * MIB),
-        "{usage:?}"
-    );
-    drop(promised);
-    bench.stop(started);
-}
-
-#[test]
-fn the_reserve_refuses_creates_and_holds_writes_back() {
-    let bench = Bench::prepared(Room::Exact);
-    let started = bench.start(LIMIT);
-    bench.driver.admit().expect("nothing is kept back");
-    bench.driver.keep_reserve().expect("kept");
-    let settings = Settings {
-        state_dir: bench.temp.path().to_owned(),
-        reserve_bytes: 1 << 60,
-    };
-    let full = Overlay::with_room(settings, Room::Exact).expect("opened");
-    let refused = full.admit();
-    assert!(
-        matches!(refused, Err(StorageError::Reserve { .. })),
-        "{refused:?}"
-    );
-    full.keep_reserve().expect("kept");
-    assert!(started.write("file", MIB).is_err());
-    bench.driver.keep_reserve().expect("kept");
-    started.write("file", MIB).expect("there is room again");
-    bench.stop(started);
-    // Layers that are not mounted are in nobody's way.
-    full.keep_reserve().expect("kept");
-}
-
-#[test]
 fn a_removal_takes_the_image_away_and_its_device_with_it() {
     let bench = Bench::prepared(Room::Exact);
     let started = bench.start(LIMIT);
@@ -654,3 +587,5 @@ fn a_limit_that_no_image_holds_is_refused() {
 
 /// What is made ahead, and what is kept until later.
 mod ahead;
+/// What the host has left.
+mod host_room;

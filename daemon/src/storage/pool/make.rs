@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 use super::{SIZE_MIN, SIZE_UNIT, Settings, free_at, has_entries, sync_dir};
 use crate::fault;
-use crate::storage::StorageError;
 use crate::storage::choice::mkfs;
+use crate::storage::{StorageError, program};
 
 /// How a pool is formatted, with the reason of each.
 const OPTIONS: &[&str] = &[
@@ -23,8 +23,6 @@ const OPTIONS: &[&str] = &[
     "--nodiscard",
     "--label=lodge",
 ];
-/// Lines of what mkfs says that a message has.
-const WORDS_MAX: usize = 512;
 
 /// Makes the file unless there is one. What an earlier try left is made anew.
 pub(super) fn make_if_new(path: &Path, settings: Settings<'_>) -> Result<(), StorageError> {
@@ -122,10 +120,5 @@ fn format(file: &Path) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let words = String::from_utf8_lossy(&output.stderr);
-    let words: String = words.trim().chars().take(WORDS_MAX).collect();
-    Err(io::Error::other(format!(
-        "mkfs.btrfs ended with {}: {words}",
-        output.status
-    )))
+    Err(program::failure("mkfs.btrfs", &output))
 }

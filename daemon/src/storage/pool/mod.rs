@@ -105,9 +105,7 @@ impl Pool {
             [pool.images_dir(), pool.roots_dir()]
                 .iter()
                 .try_for_each(|dir| make_dir(dir))
-                .map_err(io::Error::other)
-        })
-        .map_err(|e| StorageError::io("make the directories of", &pool.dir, e))?;
+        })?;
         pool.finish_growing()?;
         Ok(pool)
     }
