@@ -57,14 +57,51 @@ down() {
       say "$FILE is still attached: $(devices)"
       exit 1
     fi
-    if [ -x "$TOOLS/btrfs" ] && ! "$TOOLS/btrfs" check --readonly "$FILE" >"$HERE/target/btrfs.check" 2>&1; then
-      cat "$HERE/target/btrfs.check" >&2
-      say "btrfs check found the above"
-      failed=1
-    fi
+    [ ! -x "$TOOLS/btrfs" ] || check || failed=1
     rm -f "$FILE"
   fi
   return "$failed"
+}
+
+check() {
+  local found=$HERE/target/btrfs.check
+  if "$TOOLS/btrfs" check --readonly "$FILE" >"$found" 2>&1; then
+    return 0
+  fi
+  # The check of btrfs-progs 6.14 misses groups as soon as the quota tree is larger than a leaf or two: also where its own commands
+  # made it, 100 groups in one (60 are fine). The kernel finds all of them. What the check would have told is looked for here.
+  local own='^ERROR: (failed to add qgroup relation, member=[0-9]+ parent=[0-9]+: No such file or directory|loading qgroups from disk: -2|failed to check quota groups)$'
+  local whole='other findings than that'
+  if grep --quiet '^ERROR: failed to add qgroup relation' "$found" &&
+    ! grep '^ERROR' "$found" | grep --extended-regexp --invert-match --quiet "$own" && whole=$(relations); then
+    say "btrfs check does not know all groups of a large quota tree; that is whole: $whole"
+    return 0
+  fi
+  cat "$found" >&2
+  say "btrfs check found the above ($whole)"
+  return 1
+}
+
+# Whether each relation of the quota tree is there both ways, between groups that are there with their limits.
+relations() {
+  "$TOOLS/btrfs" inspect-internal dump-tree -t quota "$FILE" 2>/dev/null | awk '
+    match($0, /key \([^)]*\)/) {
+      split(substr($0, RSTART + 5, RLENGTH - 6), key, " ")
+      if (key[2] == "QGROUP_INFO") groups[key[3]]
+      if (key[2] == "QGROUP_LIMIT") limits[key[3]]
+      if (key[2] == "QGROUP_RELATION") there[key[1] " " key[3]]
+    }
+    END {
+      for (group in groups) if (!(group in limits)) { print "group " group " has no limit"; bad = 1 }
+      for (pair in there) {
+        split(pair, of, " ")
+        if (!((of[2] " " of[1]) in there)) { print "relation of " pair " is there one way"; bad = 1 }
+        if (!(of[1] in groups)) { print "relation of " pair ", and no group " of[1]; bad = 1 }
+      }
+      if (!bad && length(groups) == 0) { print "no group at all"; bad = 1 }
+      if (!bad) print length(groups) " groups, " length(there) / 2 " relations"
+      exit bad
+    }'
 }
 
 # Its own loader and libraries: the host's may be older.
