@@ -7,6 +7,8 @@
 mod caught;
 /// The trait that drivers implement.
 mod driver;
+/// What is made ahead, in the background.
+mod spares;
 /// Which driver a state directory has, and why.
 pub mod choice;
 /// The btrfs file system in which sandboxes of the btrfs driver live.

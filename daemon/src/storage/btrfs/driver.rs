@@ -11,13 +11,14 @@ use lodge_kernel::seccomp;
 use super::brake::{Brake, GRAIN};
 use super::removals::Removals;
 use super::roots::Roots;
-use super::spares::Spares;
+use super::spares::RootsAhead;
 use super::volume::Volume;
 use crate::error::chain;
 use crate::fault;
 use crate::storage::caught::caught;
 use crate::storage::pool::Pool;
 use crate::storage::remove_tree::remove_tree;
+use crate::storage::spares::Spares;
 use crate::storage::{
     Abilities, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
 };
@@ -28,7 +29,7 @@ const NAME: &str = "btrfs";
 #[derive(Debug)]
 pub struct Btrfs {
     // Ended before the pool goes, in this order.
-    spares: Spares,
+    spares: Spares<RootsAhead>,
     removals: Arc<Removals>,
     roots: Arc<Roots>,
     brake: Brake,
@@ -57,7 +58,11 @@ impl Btrfs {
         }
         let no_thread = |e| StorageError::io("start the threads of", pool.dir(), e);
         let removals = Arc::new(Removals::start(Arc::clone(&roots)).map_err(no_thread)?);
-        let spares = Spares::start(Arc::clone(&roots), Arc::clone(&removals)).map_err(no_thread)?;
+        let ahead = RootsAhead {
+            roots: Arc::clone(&roots),
+            removals: Arc::clone(&removals),
+        };
+        let spares = Spares::start(ahead).map_err(no_thread)?;
         Ok(Self {
             spares,
             removals,
@@ -82,7 +87,7 @@ impl Btrfs {
     /// How many roots are made ahead of an image.
     #[cfg(test)]
     pub(super) fn ready_of(&self, image: &Path) -> usize {
-        self.spares.ready(image)
+        self.spares.ready(&image.to_owned())
     }
 
     fn destroy(&self, volume: Volume) -> Result<(), StorageError> {
@@ -172,7 +177,7 @@ impl Storage for Btrfs {
 
     fn prepare(&self, place: Place<'_>, limit: DiskLimit) -> Result<(), StorageError> {
         let image = subvolume_of(place.image)?;
-        let volume = match self.spares.take(image) {
+        let volume = match self.spares.take(image.to_owned()) {
             Some(volume) => volume,
             None => self.roots.make(image)?,
         };
@@ -306,7 +311,7 @@ impl Storage for Btrfs {
 
     fn keep_reserve(&self) -> Result<(), StorageError> {
         // An image that was removed is not to be kept on disk by what was made of it ahead.
-        self.spares.give_up_without_image();
+        self.spares.keep_only(|image| image.exists());
         self.brake.adjust(&self.pool, &self.roots)
     }
 }

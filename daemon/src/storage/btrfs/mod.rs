@@ -17,7 +17,7 @@ mod driver;
 mod volume;
 /// Subvolumes and their groups in the pool.
 mod roots;
-/// Roots made ahead, in the background.
+/// Roots made ahead.
 mod spares;
 /// Waiting for what the kernel still removes, in the background.
 mod removals;

@@ -117,6 +117,10 @@ impl Roots {
         self.dir.as_fd()
     }
 
+    pub(super) fn dir(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn path(&self, volume: Volume) -> PathBuf {
         self.path.join(volume.to_string())
     }

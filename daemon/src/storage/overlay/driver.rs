@@ -28,7 +28,7 @@ use super::kept::Kept;
 use super::layer::Layer;
 use super::maker::Maker;
 use super::mounted::Mounted;
-use super::spares::Spares;
+use super::spares::LayersAhead;
 use super::superblock::Superblock;
 use super::{e2fsprogs, reserve};
 use crate::storage::driver::{
@@ -36,6 +36,7 @@ use crate::storage::driver::{
     Writable,
 };
 use crate::storage::remove_tree::remove_tree;
+use crate::storage::spares::Spares;
 
 pub(super) const NAME: &str = "overlay";
 const NO_POOL: &str = "there is no pool: each sandbox has a file of its own";
@@ -58,7 +59,7 @@ pub struct Settings {
 pub struct Overlay {
     settings: Settings,
     maker: Arc<Maker>,
-    spares: Spares,
+    spares: Spares<LayersAhead>,
     /// Layers that were spares, from a create to the start that comes next.
     prepared: Kept<Mounted>,
     /// The roots of sandboxes that are being deleted (O_PATH), until their files are removed.
@@ -90,7 +91,9 @@ impl Overlay {
         let real = settings.state_dir.canonicalize();
         settings.state_dir =
             real.map_err(|e| StorageError::io("resolve", &settings.state_dir, e))?;
-        let spares = Spares::start(Arc::clone(&maker), settings.clone())?;
+        let ahead = LayersAhead::open(Arc::clone(&maker), settings.clone())?;
+        let no_thread = |e| StorageError::io("start the thread of", &settings.state_dir, e);
+        let spares = Spares::start(ahead).map_err(no_thread)?;
         Ok(Self {
             settings,
             maker,
@@ -103,7 +106,7 @@ impl Overlay {
     }
 
     #[cfg(test)]
-    pub(super) const fn spares(&self) -> &Spares {
+    pub(super) const fn spares(&self) -> &Spares<LayersAhead> {
         &self.spares
     }
 

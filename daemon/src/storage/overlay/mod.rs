@@ -14,7 +14,7 @@ mod superblock;
 mod templates;
 /// Making layers of them.
 mod maker;
-/// Layers made ahead, in the background.
+/// Layers made ahead.
 mod spares;
 /// What is kept mounted of a layer until somebody asks for it.
 mod kept;

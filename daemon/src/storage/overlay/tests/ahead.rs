@@ -11,7 +11,7 @@ impl Bench {
 
     fn wait_for_spares(&self) {
         let end = Instant::now() + Duration::from_secs(30);
-        while self.driver.spares().ready(LIMIT) < 2 {
+        while self.driver.spares().ready(&LIMIT) < 2 {
             assert!(Instant::now() < end, "no spares are made");
             std::thread::yield_now();
         }
@@ -135,11 +135,11 @@ fn a_host_at_its_reserve_gets_no_spares() {
     };
     bench.place_spare();
     let end = Instant::now() + Duration::from_secs(10);
-    while !bench.driver.spares().has_given_up(LIMIT) {
+    while !bench.driver.spares().has_given_up(&LIMIT) {
         assert!(Instant::now() < end, "it goes on");
         std::thread::yield_now();
     }
-    assert_eq!(bench.driver.spares().ready(LIMIT), 0);
+    assert_eq!(bench.driver.spares().ready(&LIMIT), 0);
     assert!(bench.spares().is_empty(), "{:?}", bench.spares());
 }
 
