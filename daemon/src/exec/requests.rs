@@ -5,9 +5,8 @@
 //! of its own, since secrets are part of it.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use super::run::Run;
 use super::spec::{Command, RunSpec, Stdin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sandbox::id::RunId;
+use crate::store::replace_file;
 
 /// Longest name, in bytes.
 pub(super) const REQUEST_ID_MAX_BYTES: usize = 128;
@@ -74,7 +74,7 @@ impl Key {
             }
         }
         let key = Self::random();
-        if let Err(error) = key.save(path) {
+        if let Err(error) = replace_file(path, &key.0) {
             tracing::warn!(key = %path.display(), error = &error as &dyn std::error::Error, "key of request bodies not kept");
         }
         key
@@ -85,19 +85,6 @@ impl Key {
         getrandom::fill(&mut key)
             .expect("the kernel's random source does not fail once it is seeded");
         Self(key)
-    }
-
-    fn save(&self, path: &Path) -> io::Result<()> {
-        let temp = path.with_extension("new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temp)?;
-        file.write_all(&self.0)?;
-        file.sync_all()?;
-        fs::rename(&temp, path)
     }
 
     /// A number for a name, never zero.

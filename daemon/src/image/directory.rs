@@ -11,7 +11,7 @@
 //! All of these are made by us, 0700; no name in them is a caller's or an archive's.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -23,11 +23,11 @@ use super::index::Index;
 use super::{Digest, ImageError};
 use crate::error::chain;
 use crate::fault;
+use crate::store::replace_file;
 
 const PRIVATE: u32 = 0o700;
 /// Which form the layers have. A store of directories has none, as those that older versions made.
 const FORM: &str = "form";
-const FORM_TEMPORARY: &str = "form.new";
 
 /// The images directory.
 #[derive(Debug, Clone)]
@@ -88,17 +88,8 @@ impl Directory {
 
     /// On the disk before there is any layer of that form.
     fn remember_form(&self) -> Result<(), ImageError> {
-        let remember = || -> io::Result<()> {
-            let temporary = self.path.join(FORM_TEMPORARY);
-            let mut options = OpenOptions::new();
-            let options = options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&temporary)?;
-            file.write_all(self.form.as_str().as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, self.path.join(FORM))?;
-            File::open(&self.path)?.sync_all()
-        };
-        remember().map_err(|e| ImageError::io("write", FORM, e))
+        replace_file(&self.path.join(FORM), self.form.as_str().as_bytes())
+            .map_err(|e| ImageError::io("write", FORM, e))
     }
 
     pub(super) fn path(&self) -> &Path {

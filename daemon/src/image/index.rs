@@ -4,9 +4,8 @@
 //! happened or did not. An index that cannot be read is an error and is never written over.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -15,8 +14,8 @@ use super::form::Form;
 use super::oci::RunConfig;
 use super::{Digest, ImageError, ImageName, ImageRef};
 use crate::fault;
+use crate::store::Replacement;
 
-const TEMPORARY: &str = "index.json.new";
 const VERSION: u32 = 1;
 
 /// All images and their names.
@@ -86,22 +85,10 @@ impl Index {
     pub(super) fn write(&self, directory: &Path) -> Result<(), ImageError> {
         let failed = |e| ImageError::io("write", Self::FILE, e);
         let text = serde_json::to_vec_pretty(self).expect("strings and lists are always JSON");
-        let temporary = directory.join(TEMPORARY);
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        fault::around("image.write index", || {
-            let mut file = options.open(&temporary)?;
-            file.write_all(&text)?;
-            file.sync_all()
-        })
-        .map_err(failed)?;
-        fault::around("image.place index", || {
-            fs::rename(&temporary, directory.join(Self::FILE))
-        })
-        .map_err(failed)?;
-        File::open(directory)
-            .and_then(|d| d.sync_all())
-            .map_err(failed)
+        let path = directory.join(Self::FILE);
+        let new = fault::around("image.write index", || Replacement::write(&path, &text));
+        let new = new.map_err(failed)?;
+        fault::around("image.place index", || new.place()).map_err(failed)
     }
 
     /// The digest that a reference means.

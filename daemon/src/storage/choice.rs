@@ -15,11 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::{StorageError, program};
 use crate::config::Config;
 use crate::fault;
-use crate::store::write_synced;
+use crate::store::Replacement;
 
 /// What is remembered, in the state directory.
 const FILE: &str = "storage.json";
-const FILE_TEMP: &str = "storage.json.new";
 /// Version of that file.
 const VERSION: u32 = 1;
 /// Whether `auto` may take btrfs.
@@ -384,19 +383,16 @@ fn read(state_dir: &Path) -> Result<Option<Driver>, StorageError> {
 }
 
 fn write(state_dir: &Path, driver: Driver) -> Result<(), StorageError> {
-    let (path, temp) = (state_dir.join(FILE), state_dir.join(FILE_TEMP));
+    let path = state_dir.join(FILE);
     let remembered = Remembered {
         version: VERSION,
         driver,
     };
     let bytes = serde_json::to_vec(&remembered).expect("plain values are JSON");
-    fault::around("storage.write temp", || write_synced(&temp, &bytes))
-        .map_err(|e| StorageError::io("write", &temp, e))?;
-    fault::around("storage.rename", || fs::rename(&temp, &path))
-        .map_err(|e| StorageError::io("rename to", &path, e))?;
-    File::open(state_dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|e| StorageError::io("sync", state_dir, e))
+    let new = fault::around("storage.write temp", || Replacement::write(&path, &bytes))
+        .map_err(|e| StorageError::io("write beside", &path, e))?;
+    fault::around("storage.rename", || new.place())
+        .map_err(|e| StorageError::io("put into place", &path, e))
 }
 
 #[cfg(test)]

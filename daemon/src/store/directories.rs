@@ -12,8 +12,8 @@
 //! trash/<id>/…                 out of sight at once, removed in the background
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -21,12 +21,12 @@ use rustix::fs::OFlags;
 
 use super::identity::Identity;
 use super::record::{Damage, Record, Upgrade};
+use super::replacement::{Replacement, sync_dir};
 use crate::error::is_disk_full;
 use crate::fault;
 use crate::sandbox::id::SandboxId;
 
 const RECORD_FILE: &str = "record.json";
-const RECORD_TEMP: &str = "record.json.new";
 const LAYER_DIR: &str = crate::storage::OWN_DIR;
 const RUNS_DIR: &str = "runs";
 /// Where the doctor makes the files of its probes.
@@ -196,14 +196,14 @@ impl Store {
     /// Writes a sandbox's record, so that after a crash there is the old one or the new one.
     pub fn write(&self, record: &Record) -> Result<(), StoreError> {
         let dir = self.dir(&record.id);
-        let (temp, path) = (dir.join(RECORD_TEMP), dir.join(RECORD_FILE));
-        fault::around("record.write temp", || {
-            write_synced(&temp, &record.encode())
+        let path = dir.join(RECORD_FILE);
+        let new = fault::around("record.write temp", || {
+            Replacement::write(&path, &record.encode())
         })
-        .map_err(|e| StoreError::io("write", &temp, e))?;
+        .map_err(|e| StoreError::io("write beside", &path, e))?;
         fault::around("record.identity", || Identity::keep(&dir, record))
             .map_err(|e| StoreError::io("write the identity in", &dir, e))?;
-        fault::around("record.rename", || fs::rename(&temp, &path))
+        fault::around("record.rename", || new.rename())
             .map_err(|e| StoreError::io("rename to", &path, e))?;
         fault::around("record.sync directory", || sync_dir(&dir))
             .map_err(|e| StoreError::io("sync", &dir, e))?;
@@ -382,22 +382,6 @@ pub(super) fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::from(io::ErrorKind::FileTooLarge));
     }
     Ok(bytes)
-}
-
-/// Writes a file for root alone, and waits until it is on disk.
-pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]

@@ -15,10 +15,12 @@ mod lock;
 mod owner;
 /// What a record is, and its form on disk.
 mod record;
+/// Replacing a file as a whole.
+mod replacement;
 
-pub(crate) use directories::write_synced;
 pub use directories::{Loaded, PROBE_DIR, Store, StoreError};
 pub use idle_stamp::{Pace, Unused};
 pub use lock::StateLock;
 pub use owner::owner;
 pub use record::{Damage, Record, Upgrade};
+pub(crate) use replacement::{Replacement, replace_file, sync_dir};

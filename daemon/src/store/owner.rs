@@ -5,7 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::directories::{StoreError, write_synced};
+use super::directories::StoreError;
+use super::replacement::replace_file;
 
 const FILE: &str = "owner";
 /// Random bytes in a word.
@@ -31,9 +32,7 @@ pub fn owner(state_dir: &Path) -> Result<String, StoreError> {
         )
     })?;
     let word = hex::encode(random);
-    let temp = path.with_extension("new");
-    let written = write_synced(&temp, word.as_bytes()).and_then(|()| fs::rename(&temp, &path));
-    if let Err(error) = written {
+    if let Err(error) = replace_file(&path, word.as_bytes()) {
         tracing::warn!(%error, path = %path.display(), "what is made from now on will not be known for ours after a restart");
     }
     Ok(word)

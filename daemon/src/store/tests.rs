@@ -306,7 +306,11 @@ fn a_create_that_had_a_run_is_no_unfinished_one() {
 #[test]
 fn a_leftover_temporary_record_changes_nothing() {
     let (_dir, store, record) = written();
-    fs::write(store.dir(&record.id).join(RECORD_TEMP), "{\"version\":1,").expect("half");
+    fs::write(
+        store.dir(&record.id).join("record.json.new"),
+        "{\"version\":1,",
+    )
+    .expect("half");
     assert!(matches!(only(&store), Loaded::Sandbox(read) if *read == record));
     store.write(&record).expect("written over the leftover");
 }

@@ -1,7 +1,7 @@
 //! The number of a sandbox's subvolume and group, and the file that says it.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -12,10 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault;
 use crate::storage::StorageError;
-use crate::store::write_synced;
+use crate::store::replace_file;
 
 const FILE: &str = "volume";
-const FILE_TEMP: &str = "volume.new";
 const VERSION: u32 = 1;
 /// Far above the length of the file, in bytes.
 const BYTES_MAX: u64 = 4096;
@@ -86,18 +85,14 @@ impl Volume {
 
     /// Has a sandbox's own directory name it. On disk when this returns.
     pub(super) fn write(self, dir: &Path) -> Result<(), StorageError> {
-        let (temp, path) = (dir.join(FILE_TEMP), dir.join(FILE));
+        let path = dir.join(FILE);
         let said = Said {
             version: VERSION,
             number: self.to_string(),
         };
         let bytes = serde_json::to_vec(&said).expect("plain values are JSON");
-        fault::around("btrfs.write volume", || -> io::Result<()> {
-            write_synced(&temp, &bytes)?;
-            fs::rename(&temp, &path)?;
-            File::open(dir)?.sync_all()
-        })
-        .map_err(|e| StorageError::io("write", &path, e))
+        fault::around("btrfs.write volume", || replace_file(&path, &bytes))
+            .map_err(|e| StorageError::io("write", &path, e))
     }
 
     /// Takes back what [`write`](Self::write) may have done.

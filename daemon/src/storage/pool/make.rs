@@ -8,10 +8,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{SIZE_MIN, SIZE_UNIT, Settings, free_at, has_entries, sync_dir};
+use super::{SIZE_MIN, SIZE_UNIT, Settings, free_at, has_entries};
 use crate::fault;
 use crate::storage::choice::mkfs;
 use crate::storage::{StorageError, program};
+use crate::store::sync_dir;
 
 /// How a pool is formatted, with the reason of each.
 const OPTIONS: &[&str] = &[

@@ -205,8 +205,3 @@ fn has_entries(dir: &Path) -> Result<bool, StorageError> {
         Err(error) => Err(StorageError::io("list", dir, error)),
     }
 }
-
-/// Puts what a directory names on disk.
-fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
