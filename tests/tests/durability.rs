@@ -12,7 +12,7 @@ use lodge_tests::arena::leaves_nothing;
 use lodge_tests::binary;
 use lodge_tests::daemon::{Daemon, Images, Options, command_without_route, private_dir};
 use lodge_tests::image;
-use lodge_tests::wait::until;
+use lodge_tests::wait::{SOON, until, until_blocking};
 use tonic::Code;
 
 /// After an ordinary restart every sandbox is listed with its labels, and its files are there.
@@ -266,11 +266,16 @@ async fn failed_create_is_logged_once_with_its_cause() -> Result<()> {
         .context("it was created")?
         .message()
         .to_owned();
-    let log = fs::read_to_string(daemon.log_file())?;
     let cause = "Not a directory";
     ensure!(!message.contains(cause), "{message}");
-    let told = |line: &&str| line.contains("call failed") && line.contains(cause);
-    ensure!(log.lines().filter(told).count() == 1, "{log}");
+    let is_told = |line: &&str| line.contains("call failed") && line.contains(cause);
+    // The log is written behind the daemon's back.
+    let times = until_blocking("the cause is told", SOON, || {
+        let log = fs::read_to_string(daemon.log_file())?;
+        let times = log.lines().filter(is_told).count();
+        Ok((times > 0).then_some(times))
+    })?;
+    ensure!(times == 1, "{times} times");
     Ok(())
 }
 

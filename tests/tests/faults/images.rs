@@ -12,6 +12,7 @@ use lodge_tests::api::reason;
 use lodge_tests::daemon::{Daemon, Images, Options};
 use lodge_tests::image;
 use lodge_tests::room::Room;
+use lodge_tests::wait::{SOON, until_blocking};
 use nix::sys::signal::Signal;
 
 use crate::points::names;
@@ -114,12 +115,13 @@ impl Ground {
             let ended = self.daemon.ended(DEAD_WITHIN)?;
             ensure!(ended.signal() == Some(Signal::SIGKILL as i32), "{ended}");
         } else {
-            let log = fs::read(self.daemon.log_file())?;
-            let new = String::from_utf8_lossy(&log[usize::try_from(log_before)?..]).into_owned();
-            ensure!(
-                new.contains(&format!("point=\"{point}\"")),
-                "it was not reached"
-            );
+            // Its log is written behind its back.
+            until_blocking("the fault is reached", SOON, || {
+                let log = fs::read(self.daemon.log_file())?;
+                let new = String::from_utf8_lossy(&log[usize::try_from(log_before)?..]);
+                let is_told = new.contains(&format!("point=\"{point}\""));
+                Ok(is_told.then_some(()))
+            })?;
         }
         self.daemon.set_env(&[]);
         let lives = self.daemon.lives()?;

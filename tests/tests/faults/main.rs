@@ -11,7 +11,7 @@ mod tour; // what is done with a sandbox while the fault is waited for
 
 use anyhow::{Context as _, Result, ensure};
 
-use ground::{Ground, Then};
+use ground::{DELAY_MS, Ground, Then};
 use points::{Fault, faults};
 
 /// Tries all of these, one after the other on the same ground, and tells every one that went wrong.
@@ -72,7 +72,8 @@ async fn attack_d25_panic_at_every_point() -> Result<()> {
 /// Where one sandbox is held up at any point, the daemon and the others are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_d17_delayed_at_every_point() -> Result<()> {
-    sweep(faults("delay:400@1")?, Then::GoOn).await
+    let delay = format!("delay:{DELAY_MS}@1");
+    sweep(faults(&delay)?, Then::GoOn).await
 }
 
 /// Calls in which the daemon is killed, and up to which one of a kind that a thread makes.
