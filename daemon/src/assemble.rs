@@ -16,6 +16,7 @@ use crate::image::{Form, ImageStore};
 use crate::sandbox::platform::{CREATES_AT_ONCE, Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::btrfs::Btrfs;
+use crate::storage::choice;
 use crate::storage::overlay::{self, Directories, Overlay};
 use crate::storage::pool::{self, Pool};
 use crate::storage::{Choice, Driver, Storage};
@@ -32,6 +33,7 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
     };
     let store = Store::open(&config.state_dir)?.upgrading_with(upgrade);
     let storage = storage(config, &choice)?;
+    choice::remember(&config.state_dir, choice.driver)?;
     sweep(storage.as_ref(), &store)?;
     // What a probe left that was killed.
     Directories.remove(&config.state_dir, PROBE_DIR)?;

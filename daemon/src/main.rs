@@ -105,7 +105,7 @@ fn run() -> Result<ExitCode> {
 
 /// Which driver has the files of sandboxes. A pool is mounted in a mount namespace of our own, which the launcher must share.
 fn choose_storage(config: &Config) -> Result<Choice> {
-    let choice = choice::settle(config).map_err(lodged::error::Error::from)?;
+    let choice = choice::choose(config).map_err(lodged::error::Error::from)?;
     if choice.needs_mount() {
         pool::make_mounts_private().context("cannot have mounts of our own")?;
     }

@@ -88,7 +88,7 @@ fn points(prefixes: &[&str]) -> Result<Vec<String>> {
 
 /// Points of growing, of all of a pool's.
 fn is_of_growing(point: &str) -> bool {
-    ["pool.extend", "pool.tell", "pool.resize"]
+    ["pool.extend", "pool.tell", "pool.resize", "pool.take back"]
         .iter()
         .any(|prefix| point.starts_with(prefix))
 }
@@ -96,7 +96,13 @@ fn is_of_growing(point: &str) -> bool {
 /// Killed wherever there is a point while its first daemon makes the pool: the next one makes it, or finds it.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_j1_killed_while_the_pool_is_made() -> Result<()> {
-    for point in points(&["storage.", "pool.", "btrfs.enable quotas"])? {
+    let of_first_start = [
+        "storage.",
+        "pool.",
+        "btrfs.enable quotas",
+        "image.remember form",
+    ];
+    for point in points(&of_first_start)? {
         if is_of_growing(&point) {
             continue;
         }
@@ -132,6 +138,23 @@ async fn made_after_a_kill(point: &str) -> Result<()> {
     pool::is_sound_when_all_is_ended(&mut daemon)
 }
 
+/// A driver that was never of use binds nobody: who cannot have a pool takes the other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_start_that_fails_leaves_the_choice_open() -> Result<()> {
+    let fault = ("LODGE_FAULTS".to_owned(), "pool.format=full@1".to_owned());
+    let options = Options {
+        env: vec![fault],
+        ..pool::options()
+    };
+    let mut daemon = Daemon::prepare(options).await?;
+    ensure!(daemon.start_again().is_err(), "it was not reached");
+    daemon.set_env(&[("LODGE_STORAGE_DRIVER", "overlay")]);
+    daemon.start_again()?;
+    let remembered = fs::read_to_string(daemon.state_dir().join("storage.json"))?;
+    ensure!(remembered.contains("overlay"), "{remembered}");
+    Ok(())
+}
+
 /// Killed wherever there is a point while it grows: it has one of the two sizes, works, and grows at the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_j1_killed_while_the_pool_grows() -> Result<()> {
@@ -148,7 +171,13 @@ async fn grown_after_a_kill(point: &str) -> Result<()> {
     let room = daemon.api().room("room").await?;
     room.run("echo kept > file; sync").await?.exited(0)?;
     daemon.kill9()?;
-    let fault = format!("{point}=kill@1");
+    // What was begun is taken back after a failure alone.
+    let fails = if point.starts_with("pool.take back") {
+        "pool.resize=error@1,"
+    } else {
+        ""
+    };
+    let fault = format!("{fails}{point}=kill@1");
     daemon.set_env(&[("LODGE_FAULTS", &fault)]);
     daemon.start_again()?;
     ensure!(pool::grow(&daemon, 2 * pool::BYTES).await.is_err());

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -29,7 +30,7 @@ struct Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Kill,
-    Error,
+    Error(Errno),
     Delay(Duration),
     Panic,
 }
@@ -79,14 +80,15 @@ fn parse_one(text: &str) -> Result<Fault, String> {
 fn parse_action(text: &str) -> Result<Action, String> {
     match (text, text.split_once(':')) {
         ("kill", _) => Ok(Action::Kill),
-        ("error", _) => Ok(Action::Error),
+        ("error", _) => Ok(Action::Error(Errno::EIO)),
+        ("full", _) => Ok(Action::Error(Errno::ENOSPC)),
         ("panic", _) => Ok(Action::Panic),
         (_, Some(("delay", ms))) => ms
             .parse()
             .map(|ms| Action::Delay(Duration::from_millis(ms)))
             .map_err(|_| format!("{ms:?} is not a number of milliseconds")),
         _ => Err(format!(
-            "{text:?} is none of kill, error, panic, delay:<ms>"
+            "{text:?} is none of kill, error, full, panic, delay:<ms>"
         )),
     }
 }
@@ -138,8 +140,9 @@ impl Fault {
         tracing::warn!(point = self.point, action = ?self.action, "fault");
         match self.action {
             Action::Kill => die(),
-            Action::Error => Err(Injected {
+            Action::Error(errno) => Err(Injected {
                 point: self.point.clone(),
+                errno,
             }),
             Action::Delay(time) => {
                 wait(time);

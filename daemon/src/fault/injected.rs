@@ -11,22 +11,29 @@ use crate::error::Error;
 pub(crate) struct Injected {
     #[cfg(feature = "fault-points")]
     pub(super) point: String,
+    /// What the kernel would have said.
+    #[cfg(feature = "fault-points")]
+    pub(super) errno: Errno,
     #[cfg(not(feature = "fault-points"))]
     never: std::convert::Infallible,
 }
 
 impl Injected {
-    fn point(&self) -> &str {
-        #[cfg(feature = "fault-points")]
-        return &self.point;
-        #[cfg(not(feature = "fault-points"))]
+    #[cfg(feature = "fault-points")]
+    fn parts(&self) -> (&str, Errno) {
+        (&self.point, self.errno)
+    }
+
+    #[cfg(not(feature = "fault-points"))]
+    fn parts(&self) -> (&str, Errno) {
         match self.never {}
     }
 }
 
 impl From<Injected> for Error {
     fn from(injected: Injected) -> Self {
-        let text = format!("the fault point {:?} failed", injected.point());
+        let (point, _) = injected.parts();
+        let text = format!("the fault point {point:?} failed");
         Self::internal("FAULT_INJECTED", text, io::Error::from(injected))
     }
 }
@@ -39,7 +46,7 @@ impl From<Injected> for io::Error {
 
 impl From<Injected> for Errno {
     fn from(injected: Injected) -> Self {
-        let _ = injected.point();
-        Self::EIO
+        let (_, errno) = injected.parts();
+        errno
     }
 }

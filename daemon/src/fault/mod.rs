@@ -2,7 +2,8 @@
 //!
 //! Compiled in by the cargo feature `fault-points` alone; without it every function here is empty. In a build that has
 //! them, the variable `LODGE_FAULTS` says what happens where: `name=action[@hit],…`, with the actions `kill`, `error`,
-//! `delay:<ms>` and `panic`, at every hit or at the given one only. `lodged fault-points` lists the names.
+//! `full` (an error too: there is no room on the disk), `delay:<ms>` and `panic`, at every hit or at the given one only.
+//! `lodged fault-points` lists the names.
 //!
 //! A point is in the code of what it interrupts. Which faults a product must survive is decided by the tests.
 

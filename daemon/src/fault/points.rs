@@ -43,6 +43,7 @@ pub(super) const ACTS: &[&str] = &[
     "pool.extend file",
     "pool.tell device",
     "pool.resize",
+    "pool.take back",
     // Other limits.
     "update.limit files",
     // Sandboxes on btrfs.
@@ -71,6 +72,8 @@ pub(super) const ACTS: &[&str] = &[
     "overlay.extend image",
     "overlay.resize image",
     "overlay.resize mounted",
+    // The form of a store of images.
+    "image.remember form",
     // An image: unpacked in staging, made to last, given its place, known. And removed.
     "image.make layer",
     "image.unpack layer",
@@ -87,9 +90,10 @@ pub(super) const ACTS: &[&str] = &[
     "pause.freeze",
     "pause.reclaim",
     "resume.thaw",
-    // Out of sight.
+    // Out of sight; where there is no room for that, no sandbox any more.
     "discard.rename",
     "discard.sync",
+    "discard.forget",
     // The end of processes and files.
     "stop.end group",
     "stop.remove socket",

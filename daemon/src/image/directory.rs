@@ -88,8 +88,10 @@ impl Directory {
 
     /// On the disk before there is any layer of that form.
     fn remember_form(&self) -> Result<(), ImageError> {
-        replace_file(&self.path.join(FORM), self.form.as_str().as_bytes())
-            .map_err(|e| ImageError::io("write", FORM, e))
+        fault::around("image.remember form", || {
+            replace_file(&self.path.join(FORM), self.form.as_str().as_bytes())
+        })
+        .map_err(|e| ImageError::io("write", FORM, e))
     }
 
     pub(super) fn path(&self) -> &Path {

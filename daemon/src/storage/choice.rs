@@ -1,4 +1,4 @@
-//! Which driver a state directory has, and why. It is chosen at the first start and remembered in the state directory: the
+//! Which driver a state directory has, and why. It is chosen at the first start that works and remembered in the state directory: the
 //! files of one driver are nothing to another one, so that a change would be the loss of every sandbox. Chooses only; opens
 //! no driver.
 
@@ -146,16 +146,16 @@ pub fn choose(config: &Config) -> Result<Choice, StorageError> {
     })
 }
 
-/// As [`choose`], and has the state directory remember it. The caller holds the lock on the state directory.
+/// Has the state directory remember its driver: once that is open, and before it has anything of a sandbox. A first start that
+/// fails binds nobody to a driver that was never of use. The caller holds the lock on the state directory.
 ///
 /// # Errors
-/// As for [`choose`], and where it cannot be written down.
-pub fn settle(config: &Config) -> Result<Choice, StorageError> {
-    let choice = choose(config)?;
-    if read(&config.state_dir)? != Some(choice.driver) {
-        write(&config.state_dir, choice.driver)?;
+/// Where it cannot be written down.
+pub fn remember(state_dir: &Path, driver: Driver) -> Result<(), StorageError> {
+    if read(state_dir)? == Some(driver) {
+        return Ok(());
     }
-    Ok(choice)
+    write(state_dir, driver)
 }
 
 /// The pool's file.
@@ -520,14 +520,15 @@ mod tests {
     #[test]
     fn a_choice_is_remembered_by_the_state_directory() {
         let dir = tempfile::tempdir().expect("a directory");
-        let settled = settle(&config(dir.path(), "overlay")).expect("overlay is always there");
-        assert_eq!((settled.driver, settled.pool), (Driver::Overlay, None));
-        assert_eq!(settled.images_dir, dir.path().join("images"));
+        let chosen = choose(&config(dir.path(), "overlay")).expect("overlay is always there");
+        assert_eq!((chosen.driver, chosen.pool), (Driver::Overlay, None));
+        assert_eq!(chosen.images_dir, dir.path().join("images"));
+        remember(dir.path(), chosen.driver).expect("written");
         let text = fs::read_to_string(dir.path().join(FILE)).expect("written");
         assert_eq!(text, r#"{"version":1,"driver":"overlay"}"#);
-        let refused = settle(&config(dir.path(), "btrfs")).expect_err("another driver");
+        let refused = choose(&config(dir.path(), "btrfs")).expect_err("another driver");
         assert!(matches!(refused, StorageError::Unfit { .. }), "{refused}");
-        let still = settle(&config(dir.path(), "auto")).expect("what it was");
+        let still = choose(&config(dir.path(), "auto")).expect("what it was");
         assert_eq!(still.driver, Driver::Overlay);
     }
 

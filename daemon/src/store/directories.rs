@@ -293,11 +293,11 @@ impl Store {
     /// at once.
     pub fn forget(&self, id: &SandboxId) -> Result<(), StoreError> {
         let (dir, record) = (self.dir(id), self.dir(id).join(RECORD_FILE));
-        match fs::remove_file(&record) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(|e| StoreError::io("remove", &record, e))?,
-        }
-        sync_dir(&dir).map_err(|e| StoreError::io("sync", &dir, e))
+        fault::around("discard.forget", || match fs::remove_file(&record) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.and_then(|()| sync_dir(&dir)),
+        })
+        .map_err(|e| StoreError::io("remove", &record, e))
     }
 
     /// Discarded sandboxes whose files are still there, each with its uid range where that can be told.

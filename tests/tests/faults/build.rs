@@ -107,7 +107,10 @@ fn release_has_no_fault_points() -> Result<()> {
 fn unknown_faults_are_refused() -> Result<()> {
     for (faults, why) in [
         ("record.renamed=kill", "there is no fault point"),
-        ("record.rename=explode", "none of kill, error, panic, delay"),
+        (
+            "record.rename=explode",
+            "none of kill, error, full, panic, delay",
+        ),
         ("record.rename", "not name=action"),
     ] {
         let mut lodged = Command::new(binary::path("lodged")?);

@@ -3,6 +3,7 @@
 //! nothing, and the others did not notice.
 
 mod build; // who has fault points and who has not
+mod full_disk; // a delete for which there is no room
 mod ground; // a daemon with a neighbour, on which one fault after another is tried
 mod images; // the same for imports and removals of images
 mod points; // which faults there are to try

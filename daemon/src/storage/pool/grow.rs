@@ -83,10 +83,10 @@ impl Backing {
     }
 
     fn take_back(&self, bytes: u64) {
-        let back = self
-            .file
-            .set_len(bytes)
-            .and_then(|()| self.device.resized());
+        let back = fault::around("pool.take back", || {
+            self.file.set_len(bytes)?;
+            self.device.resized()
+        });
         if let Err(error) = back {
             tracing::warn!(%error, "the pool's file stays longer; the next start ends its growth");
         }
