@@ -14,7 +14,6 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -28,9 +27,11 @@ use super::kept::Kept;
 use super::layer::Layer;
 use super::maker::Maker;
 use super::mounted::Mounted;
+use super::promised::Promised;
 use super::spares::LayersAhead;
 use super::superblock::Superblock;
 use super::{e2fsprogs, reserve};
+use crate::error::chain;
 use crate::storage::driver::{
     Abilities, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
     Writable,
@@ -67,7 +68,7 @@ pub struct Overlay {
     /// Held for reading while a layer is mended and mounted, for writing while all are looked into: a look mounts them, and
     /// what is mounted must not be mended.
     mounting: RwLock<()>,
-    being_removed: AtomicU64,
+    promised: Promised,
 }
 
 impl Overlay {
@@ -101,8 +102,14 @@ impl Overlay {
             prepared: Kept::default(),
             ended: Kept::default(),
             mounting: RwLock::default(),
-            being_removed: AtomicU64::new(0),
+            promised: Promised::default(),
         })
+    }
+
+    /// As a look does, of sandboxes that are not there.
+    #[cfg(test)]
+    pub(super) fn promise(&self, bytes: u64) {
+        self.promised.end_look(bytes);
     }
 
     #[cfg(test)]
@@ -137,8 +144,7 @@ impl Overlay {
     /// Mounts a layer, mended and grown if that is due, and has its limit held.
     fn mount(&self, layer: &Layer, limit: DiskLimit) -> Result<Mounted, StorageError> {
         if let Some(mounted) = self.mounted_ahead(layer, limit)? {
-            // The host may have had more when it was made.
-            mounted.hold(layer, limit, &self.settings)?;
+            self.hold(layer, &mounted, limit, 0)?;
             return Ok(mounted);
         }
         let (image, superblock) = layer.open()?;
@@ -168,8 +174,38 @@ impl Overlay {
             grow_mounted(layer, &image, &mounted, grown)?;
         }
         layer.note_limit(limit)?;
-        mounted.hold(layer, limit, &self.settings)?;
+        self.hold(layer, &mounted, limit, 0)?;
         Ok(mounted)
+    }
+
+    /// Has a limit held, of which no more can be taken until the next look than was promised to nobody else. `had`: what
+    /// this one may take already.
+    fn hold(
+        &self,
+        layer: &Layer,
+        mounted: &Mounted,
+        limit: DiskLimit,
+        had: u64,
+    ) -> Result<(), StorageError> {
+        let wanted = reserve::may_take(layer, limit)?.saturating_sub(had);
+        let given = self.promised.give(wanted, reserve::room(&self.settings)?);
+        mounted.hold(layer, limit, had.saturating_add(given))
+    }
+
+    /// Refuses where the host has, beyond its reserve, no more than so many bytes.
+    fn refuse_without(&self, bytes: u64) -> Result<(), StorageError> {
+        if reserve::room(&self.settings)? > bytes {
+            return Ok(());
+        }
+        let HostDisk {
+            host_free_bytes: free_bytes,
+            reserve_bytes,
+            ..
+        } = self.host()?;
+        Err(StorageError::Reserve {
+            free_bytes,
+            reserve_bytes,
+        })
     }
 }
 
@@ -191,21 +227,14 @@ impl Storage for Overlay {
     }
 
     fn admit(&self) -> Result<(), StorageError> {
-        if reserve::room(&self.settings)? > 0 {
-            return Ok(());
-        }
-        let HostDisk {
-            host_free_bytes: free_bytes,
-            reserve_bytes,
-            ..
-        } = self.host()?;
-        Err(StorageError::Reserve {
-            free_bytes,
-            reserve_bytes,
-        })
+        self.refuse_without(0)
     }
 
     fn prepare(&self, place: Place<'_>, limit: DiskLimit) -> Result<(), StorageError> {
+        // What its own file system comes to take is held back by nobody once it is there. Without a reserve nothing is.
+        if self.settings.reserve_bytes > 0 {
+            self.refuse_without(self.maker.metadata(limit)?)?;
+        }
         let layer = Layer::of(place.dir);
         let Some(spare) = self.spares.take(limit) else {
             return self.maker.make(&layer, limit);
@@ -269,12 +298,13 @@ impl Storage for Overlay {
             return layer.note_limit(limit);
         }
         let mounted = Mounted::mount(&layer, &image)?;
+        let had = mounted.allowed(&layer)?;
         if let Some(grown) = grown {
             grow_mounted(&layer, &image, &mounted, &grown)?;
         }
         // Noted first: who looks after the reserve reads it.
         layer.note_limit(limit)?;
-        mounted.hold(&layer, limit, &self.settings)
+        self.hold(&layer, &mounted, limit, had)
     }
 
     fn usage(&self, dir: &Path, root: Option<&Path>) -> Result<DiskUsage, StorageError> {
@@ -320,7 +350,6 @@ impl Storage for Overlay {
     }
 
     fn remove(&self, parent: &Path, name: &str) -> Result<(), StorageError> {
-        let _counted = Counted::one_of(&self.being_removed);
         self.let_go(&Layer::of(&parent.join(name).join(OWN_DIR)));
         let dir = directories::open_for_listing(parent)?;
         remove_tree(&dir, name).map_err(|e| StorageError::io("remove", &parent.join(name), e))
@@ -328,7 +357,12 @@ impl Storage for Overlay {
 
     fn sweep(&self, _: &[PathBuf]) -> Result<(), StorageError> {
         // All that a sandbox has is in its own directory, or goes with its last process.
-        self.maker.sweep()
+        self.maker.sweep()?;
+        // What the sandboxes of an earlier daemon may take must be known before another one is started.
+        if let Err(error) = self.keep_reserve() {
+            tracing::warn!(error = %chain(&error), "what sandboxes may take of the host is not known yet");
+        }
+        Ok(())
     }
 
     fn host(&self) -> Result<HostDisk, StorageError> {
@@ -340,7 +374,8 @@ impl Storage for Overlay {
             used_bytes: (space.f_blocks - space.f_bfree) * space.f_frsize,
             host_free_bytes: space.f_bavail * space.f_frsize,
             reserve_bytes: self.settings.reserve_bytes,
-            being_removed: self.being_removed.load(Ordering::Relaxed),
+            // Their space is back when they are removed: who has them removed counts them.
+            being_removed: 0,
         })
     }
 
@@ -357,7 +392,7 @@ impl Storage for Overlay {
             .mounting
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        reserve::keep(&self.settings.state_dir, self.settings.reserve_bytes)
+        reserve::keep(&self.settings, &self.promised)
     }
 }
 
@@ -440,20 +475,4 @@ fn may_resize_mounted() -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
     effective.is_some_and(|bits| (bits >> CAP_SYS_RESOURCE) & 1 == 1)
-}
-
-/// One more as long as it lives.
-struct Counted<'a>(&'a AtomicU64);
-
-impl<'a> Counted<'a> {
-    fn one_of(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }

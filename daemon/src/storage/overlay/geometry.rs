@@ -81,6 +81,11 @@ impl Shape {
         self.blocks.saturating_sub(kept + self.journal)
     }
 
+    /// Bytes that it keeps for itself: its tables, of which most are holes until there are as many files, and its journal.
+    pub(super) fn metadata(&self) -> u64 {
+        (self.blocks - self.usable()) * BLOCK
+    }
+
     /// Blocks that a group keeps for itself: two bitmaps, inodes, and in some a copy of the superblock and the table.
     fn kept_in(&self, group: u64) -> u64 {
         let always = 2 + self.inodes_per_group / INODES_PER_BLOCK;

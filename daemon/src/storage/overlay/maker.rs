@@ -33,6 +33,11 @@ impl Maker {
         layer.note_limit(limit)
     }
 
+    /// Bytes that the file system of a new layer keeps for itself.
+    pub(super) fn metadata(&self, limit: DiskLimit) -> Result<u64, StorageError> {
+        Ok(self.new_image(limit)?.metadata())
+    }
+
     /// The image of a new layer.
     fn new_image(&self, limit: DiskLimit) -> Result<Shape, StorageError> {
         if limit.bytes > IMAGE_MAX {

@@ -26,6 +26,8 @@ mod e2fsprogs;
 mod layer;
 /// A layer that is mounted.
 mod mounted;
+/// What they may take until the next look.
+mod promised;
 /// Holding layers back from the host's reserve.
 mod reserve;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, StatVfs};
 
 use super::geometry::{BLOCK, Shape, blocks_of, held_back};
 use super::layer::Layer;
-use super::{Settings, directories, e2fsprogs, reserve};
+use super::{directories, e2fsprogs};
 use crate::fault;
 use crate::storage::driver::{DiskLimit, StorageError};
 
@@ -69,18 +69,27 @@ impl Mounted {
         rustix::fs::fstatvfs(&self.root).map_err(|e| StorageError::io("stat", &layer.image(), e))
     }
 
+    /// Bytes that it may allocate now.
+    pub(super) fn allowed(&self, layer: &Layer) -> Result<u64, StorageError> {
+        let held_back = held_back_now(&self.device.name())
+            .map_err(|e| StorageError::io("read what is held back in", &layer.image(), e))?;
+        Ok(self.space(layer)?.f_bfree.saturating_sub(held_back) * BLOCK)
+    }
+
     /// Holds a limit, by holding the blocks beyond it back from everybody, root included. Until the next look after the reserve
-    /// nobody gets more of it than the host has beyond its reserve now: to allocate takes no time, whatever the disk does.
+    /// it allocates no more than its share, in bytes: to allocate takes no time, whatever the disk does.
     pub(super) fn hold(
         &self,
         layer: &Layer,
         limit: DiskLimit,
-        settings: &Settings,
+        share: u64,
     ) -> Result<(), StorageError> {
         let space = self.space(layer)?;
-        let room = reserve::room(settings)? / BLOCK;
         // The kernel takes no figure that is not less than all of it.
-        let not_there = space.f_bfree.saturating_sub(room).min(space.f_blocks);
+        let not_there = space
+            .f_bfree
+            .saturating_sub(share / BLOCK)
+            .min(space.f_blocks);
         let blocks = beyond(limit, space.f_blocks).max(not_there);
         fault::around("overlay.hold limit", || {
             hold_back(&self.device.name(), blocks)

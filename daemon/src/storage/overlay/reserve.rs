@@ -2,9 +2,12 @@
 //!
 //! What is free beyond the reserve is shared out among the layers that are mounted: each may allocate its share until the
 //! next look, and no more, however fast it writes. One that is mounted, or gets another limit, between two looks may allocate what
-//! is free then until the next one, whatever others were promised: that is the gap, of a second. What a layer has allocated and not written (fallocate(2), dirty
+//! was promised to no other (`promised.rs`). What a layer has allocated and not written (fallocate(2), dirty
 //! pages) will be taken from the host without being asked for again, and is counted as taken.
-//! Inode tables and the journal of layers come on top, and are what a reserve is for.
+//!
+//! Inode tables and the journal are beyond every limit. Where all layers may take all that they come to take, that is counted in.
+//! Where the host has less, what is written of it is counted at the next look, and until then is what a reserve is for: a
+//! second's worth of new files.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,9 +16,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfs;
 
-use super::geometry::BLOCK;
+use super::geometry::{BLOCK, Shape};
 use super::layer::{IMAGE, Layer};
 use super::mounted::{beyond, held_back_now, hold_back, mount};
+use super::promised::{PART_OF_NEW, Promised};
 use super::{Settings, spares};
 use crate::storage::driver::{DiskLimit, StorageError};
 
@@ -32,6 +36,8 @@ struct Live {
     written: u64,
     /// Bytes that it may come to take.
     size: u64,
+    /// The layout of its file system, if that can be told.
+    shape: Option<Shape>,
 }
 
 /// What is used and free where a path lies.
@@ -45,19 +51,37 @@ pub(super) fn room(settings: &Settings) -> Result<u64, StorageError> {
     Ok((host.f_bavail * host.f_frsize).saturating_sub(settings.reserve_bytes))
 }
 
-/// Shares out what is free beyond `reserve` bytes where `state_dir` lies among its layers. Nobody mounts or mends one
-/// meanwhile.
-pub(super) fn keep(state_dir: &Path, reserve: u64) -> Result<(), StorageError> {
-    let host = space_at(state_dir)?;
-    let free = (host.f_bavail * host.f_frsize).saturating_sub(reserve);
-    share_out(state_dir, free)
+/// Bytes that a layer with this limit may come to take of the host beyond those that it has.
+pub(super) fn may_take(layer: &Layer, limit: DiskLimit) -> Result<u64, StorageError> {
+    let (image, superblock) = layer.open()?;
+    let on_host = image
+        .metadata()
+        .map_err(|e| StorageError::io("stat", &layer.image(), e))?;
+    let all = may_have(limit, superblock.shape.metadata(), on_host.len());
+    Ok(all.saturating_sub(on_host.blocks() * SECTOR))
+}
+
+/// All of its limit and what its file system keeps for itself, and no more than its image.
+fn may_have(limit: DiskLimit, metadata: u64, size: u64) -> u64 {
+    limit.bytes.saturating_add(metadata).min(size)
+}
+
+/// Shares out what is free beyond the reserve among the layers of a state directory. Nobody mends one meanwhile.
+pub(super) fn keep(settings: &Settings, promised: &Promised) -> Result<(), StorageError> {
+    share_out(&settings.state_dir, room(settings)?, promised)
 }
 
 /// Lets the layers below a directory take `free` bytes of the host together, until it is called again.
-pub(super) fn share_out(state_dir: &Path, free: u64) -> Result<(), StorageError> {
+pub(super) fn share_out(
+    state_dir: &Path,
+    free: u64,
+    promised: &Promised,
+) -> Result<(), StorageError> {
+    promised.begin_look();
     let layers = live_layers(state_dir)?;
     let wanted: u64 = layers.iter().map(Live::may_take).sum();
     if wanted <= free {
+        promised.end_look(wanted);
         return each(layers.iter().filter(|live| !live.is_at_rest()).map(|live| {
             let space = live.space()?;
             live.hold(space.as_ref(), u64::MAX)
@@ -68,7 +92,10 @@ pub(super) fn share_out(state_dir: &Path, free: u64) -> Result<(), StorageError>
     let taken: u64 = found()
         .filter_map(|(live, space)| Some(live.not_written(space.as_ref().ok()?.as_ref()?)))
         .sum();
-    let share = free.saturating_sub(taken) / (layers.len() as u64).max(1);
+    let not_taken = free.saturating_sub(taken);
+    let for_new = not_taken / PART_OF_NEW;
+    let share = (not_taken - for_new) / (layers.len() as u64).max(1);
+    promised.end_look(free - for_new);
     each(layers.iter().zip(spaces).map(|(live, space)| {
         let space = space?;
         live.hold(space.as_ref(), share / BLOCK)
@@ -81,10 +108,10 @@ fn each(acts: impl Iterator<Item = Result<(), StorageError>>) -> Result<(), Stor
 }
 
 impl Live {
-    /// Bytes that it may take beyond those that it has: all of its limit, and no more than its image.
+    /// Bytes that it may take beyond those that it has.
     fn may_take(&self) -> u64 {
-        let limit = self.limit().bytes.min(self.size);
-        limit.saturating_sub(self.written)
+        let metadata = self.shape.as_ref().map_or(0, Shape::metadata);
+        may_have(self.limit(), metadata, self.size).saturating_sub(self.written)
     }
 
     /// Bytes that are allocated in it and that the host has not given yet.
@@ -113,11 +140,10 @@ impl Live {
 
     /// Whether what is held back in it is what its limit alone says, as far as can be told without looking into it.
     fn is_at_rest(&self) -> bool {
-        let (Ok(now), Ok((_, superblock))) = (held_back_now(&self.device), self.layer.open())
-        else {
+        let (Ok(now), Some(shape)) = (held_back_now(&self.device), &self.shape) else {
             return false;
         };
-        now == beyond(self.limit(), superblock.shape.usable())
+        now == beyond(self.limit(), shape.usable())
     }
 
     /// A layer whose limit nobody knows has that of its image.
@@ -160,9 +186,12 @@ fn live_layers(state_dir: &Path) -> Result<Vec<Live>, StorageError> {
             && !image.starts_with(state_dir.join(spares::DIR));
         // A file that is gone by now, or was replaced, is in nobody's way.
         if let (true, Ok(on_host)) = (is_layer && image.starts_with(state_dir), image.metadata()) {
+            let layer = Layer::of(image.parent().expect("a file below a directory"));
+            let shape = layer.open().ok().map(|(_, superblock)| superblock.shape);
             found.push(Live {
                 device,
-                layer: Layer::of(image.parent().expect("a file below a directory")),
+                layer,
+                shape,
                 written: on_host.blocks() * SECTOR,
                 size: on_host.len(),
             });

@@ -77,7 +77,7 @@ impl Ahead for LayersAhead {
         }
         let name = self.made.fetch_add(1, Ordering::Relaxed).to_string();
         let made = fault::around("overlay.make spare", || {
-            Spare::make(self.dir.join(name), &self.maker, *limit, &self.settings)
+            Spare::make(self.dir.join(name), &self.maker, *limit)
         });
         made.map(Some)
     }
@@ -88,17 +88,12 @@ impl Ahead for LayersAhead {
 }
 
 impl Spare {
-    fn make(
-        dir: PathBuf,
-        maker: &Maker,
-        limit: DiskLimit,
-        settings: &Settings,
-    ) -> Result<Self, StorageError> {
+    fn make(dir: PathBuf, maker: &Maker, limit: DiskLimit) -> Result<Self, StorageError> {
         DirBuilder::new()
             .mode(0o700)
             .create(&dir)
             .map_err(|e| StorageError::io("create", &dir, e))?;
-        match Self::make_in(&dir, maker, limit, settings) {
+        match Self::make_in(&dir, maker, limit) {
             Ok((image, mounted)) => Ok(Self {
                 dir,
                 image,
@@ -115,14 +110,14 @@ impl Spare {
         dir: &Path,
         maker: &Maker,
         limit: DiskLimit,
-        settings: &Settings,
     ) -> Result<(File, Mounted), StorageError> {
         let layer = Layer::of(dir);
         maker.make(&layer, limit)?;
         let (image, _) = layer.open()?;
         let mounted = Mounted::mount(&layer, &image)?;
         mounted.check(&layer)?;
-        mounted.hold(&layer, limit, settings)?;
+        // Nobody writes to it before its start, which says how much of it is there to be taken.
+        mounted.hold(&layer, limit, u64::MAX)?;
         Ok((image, mounted))
     }
 

@@ -589,3 +589,5 @@ fn a_limit_that_no_image_holds_is_refused() {
 mod ahead;
 /// What the host has left.
 mod host_room;
+/// What layers are promised of it.
+mod promises;

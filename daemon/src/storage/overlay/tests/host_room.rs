@@ -1,5 +1,6 @@
 use nix::mount::MsFlags;
 
+use super::super::promised::Promised;
 use super::super::reserve;
 use super::*;
 use crate::error::Error;
@@ -10,20 +11,24 @@ fn layers_share_what_the_host_has_beyond_its_reserve() {
     let bench = Bench::prepared(Room::Exact);
     let started = bench.start(LIMIT);
     let state_dir = bench.temp.path().canonicalize().expect("there");
-    let share_out = |mib: u64| reserve::share_out(&state_dir, mib * MIB).expect("shared out");
+    let promised = Promised::default();
+    let share_out = |mib: u64| {
+        reserve::share_out(&state_dir, mib * MIB, &promised).expect("shared out");
+    };
 
-    share_out(20);
+    // Some is left for others.
+    share_out(24);
     let written = started.fill("big");
-    assert!(near(written, 20 * MIB), "{written}");
+    assert!(near(written, 21 * MIB), "{written}");
     // Nothing is left to take.
     share_out(0);
     assert!(started.write("other", MIB).is_err());
     // What is promised and not written is taken already.
     share_out(1024);
-    let promised = File::create(started.file("promised")).expect("new");
+    let allocated = File::create(started.file("allocated")).expect("new");
     let fallocate = |mib| {
         let flags = rustix::fs::FallocateFlags::empty();
-        rustix::fs::fallocate(&promised, flags, 0, mib * MIB)
+        rustix::fs::fallocate(&allocated, flags, 0, mib * MIB)
     };
     fallocate(20).expect("room");
     share_out(25);
@@ -43,7 +48,7 @@ fn layers_share_what_the_host_has_beyond_its_reserve() {
         usage.bytes > all.bytes && usage.bytes <= Some(62 * MIB),
         "{usage:?}"
     );
-    drop(promised);
+    drop(allocated);
     bench.stop(started);
 }
 
