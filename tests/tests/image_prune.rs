@@ -133,6 +133,8 @@ async fn nothing_goes_while_a_record_cannot_be_read() -> Result<()> {
         let pruned = prune(daemon.api(), dry_run).await;
         refused(pruned, Code::FailedPrecondition, "a prune")?;
     }
+    let removed = daemon.api().remove_image("a").await;
+    refused(removed.map(drop), Code::FailedPrecondition, "a removal")?;
     ensure!(daemon.api().list_images().await?.len() == 1);
     room.delete().await?;
     ensure!(prune(daemon.api(), false).await?.images.len() == 1);

@@ -239,9 +239,7 @@ impl ImageError {
             }
             Self::NotFound { .. } => "`lodge image ls` shows the images of this host",
             Self::InUse { .. } => "delete those sandboxes first",
-            Self::UsesUnknown { .. } => {
-                "`lodge ls` shows damaged sandboxes; mend or delete them, or remove images by name"
-            }
+            Self::UsesUnknown { .. } => "`lodge ls` shows damaged sandboxes; mend or delete them",
             Self::Truncated { .. } | Self::Header { .. } | Self::Decompress(_) => {
                 "make or copy the archive again"
             }

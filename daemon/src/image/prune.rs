@@ -35,16 +35,21 @@ pub struct Pruned {
     pub freed_bytes: u64,
 }
 
+/// Refuses where any image may be in use.
+pub(super) fn refuse_unknown(uses: &dyn Uses) -> Result<(), ImageError> {
+    match uses.unknown() {
+        0 => Ok(()),
+        sandboxes => Err(ImageError::UsesUnknown { sandboxes }),
+    }
+}
+
 impl ImageStore {
     /// Removes all images with all their names that no sandbox uses and that no pin keeps.
     pub fn prune(&self, pruning: Pruning, uses: &dyn Uses) -> Result<Pruned, ImageError> {
         let _lock = self.directory.lock()?;
         // As for one image: whoever resolves one meanwhile waits, and then finds it gone, or has pinned it before.
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
-        let sandboxes = uses.unknown();
-        if sandboxes > 0 {
-            return Err(ImageError::UsesUnknown { sandboxes });
-        }
+        refuse_unknown(uses)?;
         let mut images = self.list()?;
         images.retain(|image| uses.of(&image.digest) == 0 && !pins.contains_key(&image.digest));
         let mut index = Index::read(self.directory.path())?;

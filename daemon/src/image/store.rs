@@ -18,6 +18,7 @@ use super::directory::{Directory, Staging};
 use super::form::{Form, ROOT};
 use super::import::{self, Staged};
 use super::index::{Index, Record};
+use super::prune::{Uses, refuse_unknown};
 use super::unpack::LeftOut;
 use super::{Digest, ImageError, ImageName, ImageRef};
 use crate::error::chain;
@@ -218,13 +219,9 @@ impl ImageStore {
         entered.inspect_err(|_| self.sweep_layers())
     }
 
-    /// Removes a name, or by digest all names, and with the last one the image. `in_use` says how many sandboxes use
-    /// it; an image in use is not removed.
-    pub fn remove(
-        &self,
-        image: &ImageRef,
-        in_use: &dyn Fn(&Digest) -> u32,
-    ) -> Result<Removed, ImageError> {
+    /// Removes a name, or by digest all names, and with the last one the image. One that a sandbox uses, or may use, is not
+    /// removed.
+    pub fn remove(&self, image: &ImageRef, uses: &dyn Uses) -> Result<Removed, ImageError> {
         let _lock = self.directory.lock()?;
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
         let mut index = Index::read(self.directory.path())?;
@@ -238,13 +235,16 @@ impl ImageStore {
             index.write(self.directory.path())?;
             return Ok(Removed::Name);
         }
-        let sandboxes = in_use(&digest).saturating_add(pins.get(&digest).copied().unwrap_or(0));
+        let sandboxes = uses
+            .of(&digest)
+            .saturating_add(pins.get(&digest).copied().unwrap_or(0));
         if sandboxes > 0 {
             return Err(ImageError::InUse {
                 image: image.clone(),
                 sandboxes,
             });
         }
+        refuse_unknown(uses)?;
         index.names.retain(|_, named| *named != digest);
         index.images.remove(&digest);
         index.write(self.directory.path())?;

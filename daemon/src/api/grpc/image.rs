@@ -107,9 +107,7 @@ impl<S: Service> wire::image_service_server::ImageService for ImageServer<S> {
     ) -> Result<Response<wire::RemoveImageResponse>, Status> {
         let image = ImageRef::parse(&request.into_inner().image).map_err(Error::from)?;
         let removed = blocking(self.service.clone(), move |service| {
-            service
-                .images()
-                .remove(&image, &|digest| service.image_uses(digest))
+            service.images().remove(&image, &UsesOf(service))
         });
         let removed = removed.await? == Removed::Image;
         Ok(Response::new(wire::RemoveImageResponse { removed }))

@@ -8,12 +8,12 @@ use super::layers::{config, saved};
 use crate::image::{Digest, ImageError, ImageRef, Pruned, Pruning, Uses};
 
 /// One image is used, or none; perhaps there are sandboxes that cannot be read.
-struct User {
-    image: Option<Digest>,
-    unknown: u32,
+pub(super) struct User {
+    pub(super) image: Option<Digest>,
+    pub(super) unknown: u32,
 }
 
-const NOBODY: User = User {
+pub(super) const NOBODY: User = User {
     image: None,
     unknown: 0,
 };
@@ -128,6 +128,17 @@ fn nothing_goes_while_a_use_is_unknown() {
             "{refused:?}"
         );
     }
+    let digest = arena.store.resolve(&named("a")).expect("it stays").digest;
+    for reference in [named("a"), ImageRef::Digest(digest)] {
+        let refused = arena.store.remove(&reference, &unknown);
+        assert!(
+            matches!(refused, Err(ImageError::UsesUnknown { sandboxes: 1 })),
+            "{refused:?}"
+        );
+    }
+    // A name is not what a sandbox needs.
+    arena.import_as("b", &layer(1)).expect("imported");
+    arena.store.remove(&named("b"), &unknown).expect("the name");
     arena.store.resolve(&named("a")).expect("it stays");
 }
 

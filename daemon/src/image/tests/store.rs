@@ -5,14 +5,11 @@ use std::ops::ControlFlow;
 
 use super::archive::{Archive, sha256};
 use super::arena::Arena;
-use crate::image::{Digest, ImageError, ImageName, ImageRef, ImageStore, Removed, Stage};
+use super::prune::{NOBODY, User};
+use crate::image::{ImageError, ImageName, ImageRef, ImageStore, Removed, Stage};
 
 fn named(text: &str) -> ImageRef {
     ImageRef::parse(text).expect("a valid reference")
-}
-
-fn unused(_: &Digest) -> u32 {
-    0
 }
 
 fn archive(content: &str) -> Vec<u8> {
@@ -63,16 +60,16 @@ fn the_last_name_takes_the_image_with_it() {
     arena.import_as("a", &archive("1")).expect("imported");
     arena.import_as("b", &archive("1")).expect("imported");
     assert_eq!(
-        arena.store.remove(&named("a"), &unused).expect("removed"),
+        arena.store.remove(&named("a"), &NOBODY).expect("removed"),
         Removed::Name
     );
     assert_eq!(
-        arena.store.remove(&named("b"), &unused).expect("removed"),
+        arena.store.remove(&named("b"), &NOBODY).expect("removed"),
         Removed::Image
     );
     assert!(arena.listing().is_empty());
     assert!(arena.store.list().expect("readable").is_empty());
-    let again = arena.store.remove(&named("b"), &unused);
+    let again = arena.store.remove(&named("b"), &NOBODY);
     assert!(
         matches!(again, Err(ImageError::NotFound { .. })),
         "{again:?}"
@@ -83,17 +80,19 @@ fn the_last_name_takes_the_image_with_it() {
 fn an_image_in_use_stays() {
     let arena = Arena::new();
     let image = arena.import_as("a", &archive("1")).expect("imported");
+    let user = User {
+        image: Some(image.digest),
+        unknown: 0,
+    };
     for reference in [named("a"), ImageRef::Digest(image.digest)] {
-        let refused = arena
-            .store
-            .remove(&reference, &|digest| u32::from(*digest == image.digest));
+        let refused = arena.store.remove(&reference, &user);
         assert!(
             matches!(refused, Err(ImageError::InUse { sandboxes: 1, .. })),
             "{refused:?}"
         );
     }
     let (_, pin) = arena.store.resolve_pinned(&named("a")).expect("there");
-    let refused = arena.store.remove(&named("a"), &unused);
+    let refused = arena.store.remove(&named("a"), &NOBODY);
     assert!(
         matches!(refused, Err(ImageError::InUse { .. })),
         "a sandbox is being made of it"
@@ -101,7 +100,7 @@ fn an_image_in_use_stays() {
     assert!(image.layers[0].path.join("f").exists());
     drop(pin);
     assert_eq!(
-        arena.store.remove(&named("a"), &unused).expect("removed"),
+        arena.store.remove(&named("a"), &NOBODY).expect("removed"),
         Removed::Image
     );
 }
@@ -140,9 +139,9 @@ fn a_layer_stays_while_another_image_has_it() {
         .import_as("two", &saved(&[&shared, &own]))
         .expect("imported");
     assert_eq!(arena.listing().len(), 2);
-    arena.store.remove(&named("one"), &unused).expect("removed");
+    arena.store.remove(&named("one"), &NOBODY).expect("removed");
     assert_eq!(arena.store.resolve(&named("two")).expect("whole"), two);
-    arena.store.remove(&named("two"), &unused).expect("removed");
+    arena.store.remove(&named("two"), &NOBODY).expect("removed");
     assert!(arena.listing().is_empty());
 }
 

@@ -19,6 +19,7 @@ use super::archive::{Archive, Item};
 use super::arena::{Arena, opened};
 use super::layers::{config, saved};
 use super::pool::{Pool, own_namespace};
+use super::prune::NOBODY;
 use crate::image::{Form, Image, ImageError, ImageName, ImageRef, Removed};
 
 /// Directories that the uppermost layer which has them does not list: nobody says what time they have.
@@ -233,10 +234,6 @@ fn only_root(image: &Image) -> PathBuf {
     roots.into_iter().next().expect("one")
 }
 
-fn unused(_: &crate::image::Digest) -> u32 {
-    0
-}
-
 fn named(text: &str) -> ImageRef {
     ImageRef::parse(text).expect("a valid reference")
 }
@@ -351,15 +348,15 @@ fn a_shared_chain_is_stored_once_and_stays_while_an_image_has_it() {
 
     let before = seen(&only_root(&two));
     assert_eq!(
-        arena.store.remove(&named("one"), &unused).expect("removed"),
+        arena.store.remove(&named("one"), &NOBODY).expect("removed"),
         Removed::Image
     );
     assert_eq!(subvolumes(&pool).len(), 4, "both are below another image");
     assert_eq!(arena.store.resolve(&named("two")).expect("whole"), two);
-    arena.store.remove(&named("three"), &unused).expect("gone");
+    arena.store.remove(&named("three"), &NOBODY).expect("gone");
     assert_eq!(subvolumes(&pool).len(), 3);
     assert_eq!(seen(&only_root(&two)), before);
-    arena.store.remove(&named("two"), &unused).expect("gone");
+    arena.store.remove(&named("two"), &NOBODY).expect("gone");
     assert_eq!(subvolumes(&pool), [0; 0]);
     assert!(arena.listing().is_empty());
 }
