@@ -9,6 +9,7 @@ use lodge_kernel::btrfs;
 use lodge_kernel::seccomp;
 
 use super::brake::{Brake, GRAIN};
+use super::orphans::Orphans;
 use super::removals::Removals;
 use super::roots::Roots;
 use super::spares::RootsAhead;
@@ -88,6 +89,24 @@ impl Btrfs {
     #[cfg(test)]
     pub(super) fn ready_of(&self, image: &Path) -> usize {
         self.spares.ready(&image.to_owned())
+    }
+
+    /// Removes the roots that no sandbox names, unless there are too many of them to believe that.
+    fn destroy_orphans(&self, owned: &BTreeSet<Volume>) -> Result<(), StorageError> {
+        // Beside the pool, where whoever has to mend this can see it.
+        let orphans = Orphans::of(
+            self.pool
+                .dir()
+                .parent()
+                .expect("it is in the state directory"),
+        )?;
+        let all = self.roots.all()?;
+        let go = orphans.that_may_go(&all, owned, |volume| self.roots.path(volume).exists())?;
+        for &volume in &go {
+            tracing::debug!(%volume, "a root of no sandbox is removed");
+            caught("remove", &self.roots.path(volume), || self.destroy(volume))?;
+        }
+        orphans.forget_if_none(&all, owned, &go)
     }
 
     fn destroy(&self, volume: Volume) -> Result<(), StorageError> {
@@ -278,12 +297,7 @@ impl Storage for Btrfs {
                 }
             }
         }
-        for volume in self.roots.all()? {
-            if !owned.contains(&volume) {
-                tracing::debug!(%volume, "a root of no sandbox is removed");
-                caught("remove", &self.roots.path(volume), || self.destroy(volume))?;
-            }
-        }
+        self.destroy_orphans(&owned)?;
         if let Err(errno) = self.roots.remove_groups_of_nothing() {
             tracing::warn!(%errno, "groups of subvolumes that are gone stay");
         }

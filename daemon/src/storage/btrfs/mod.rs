@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Only the file `volume` gives a root to a sandbox. It is on disk before the sandbox's record, and the root before it: what
-//! no file names belongs to nobody, and the next start removes it.
+//! no file names belongs to nobody, and the next start removes it, unless that is a great many and no sandbox names any.
 
 /// What implements the trait.
 mod driver;
@@ -21,6 +21,8 @@ mod roots;
 mod spares;
 /// Waiting for what the kernel still removes, in the background.
 mod removals;
+/// Which roots of no sandbox may go at a start.
+mod orphans;
 /// How much all sandboxes together may take.
 mod brake;
 

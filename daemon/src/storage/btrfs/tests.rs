@@ -402,6 +402,53 @@ fn the_next_daemon_finds_sandboxes_and_removes_what_is_nobodys() {
     });
 }
 
+/// As where `sandboxes` is on a disk that is not mounted, or was moved.
+#[test]
+fn many_roots_are_not_removed_because_no_directory_names_one() {
+    const SANDBOXES: usize = 9;
+    let names: Vec<_> = (0..SANDBOXES).map(|n| n.to_string()).collect();
+    let state = state();
+    let kept = state.path().join("roots.kept");
+    daemon(|| {
+        let host = Host::start(state.path());
+        let image = host.image("image", MIB);
+        for name in &names {
+            host.create(name, &image, PLENTY);
+        }
+        host.until_spares_are_ready(&image);
+        fs::rename(state.path().join("trash"), state.path().join("elsewhere")).expect("moved");
+    });
+    daemon(|| {
+        let host = Host::start(state.path());
+        host.driver.sweep(&[]).expect("swept");
+        assert_eq!(host.roots().len(), SANDBOXES + 2);
+        // Also once there is a sandbox again.
+        host.create("new", &[state.path().join("pool/images/image")], PLENTY);
+        let dirs = [host.dir("new")];
+        host.driver.sweep(&dirs).expect("swept");
+        assert!(host.roots().len() >= SANDBOXES + 3);
+        host.remove("new");
+        fs::remove_dir(state.path().join("trash")).expect("empty");
+        fs::rename(state.path().join("elsewhere"), state.path().join("trash")).expect("back");
+    });
+    daemon(|| {
+        let host = Host::start(state.path());
+        let image = [state.path().join("pool/images/image")];
+        let dirs: Vec<_> = names.iter().map(|name| host.dir(name)).collect();
+        host.driver.sweep(&dirs).expect("swept");
+        for name in &names {
+            host.open(name, &image, PLENTY);
+        }
+        // Two of the first daemon's spares may have been sandboxes.
+        assert_eq!(host.roots().len(), SANDBOXES + 2);
+        fs::write(&kept, "").expect("emptied");
+        host.driver.sweep(&dirs).expect("swept");
+        assert_eq!(host.roots().len(), SANDBOXES);
+        assert!(!kept.exists());
+        host.until_all_is_removed();
+    });
+}
+
 /// As where state directories lie on btrfs themselves.
 #[test]
 fn pools_on_one_file_system_leave_each_other_alone() {
