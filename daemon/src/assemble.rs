@@ -1,6 +1,7 @@
 //! From settings to the parts that sandboxes need. Blocks; called once, before anything is served.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::doctor::Bench;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, EngineSettings, TimeoutPolicy};
 use crate::holder::{self, Launcher};
-use crate::image::{Form, ImageStore};
+use crate::image::{Beneath, DiskRoom, Form, ImageStore};
 use crate::sandbox::platform::{CREATES_AT_ONCE, Platform, STARTS_AT_ONCE};
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::btrfs::Btrfs;
@@ -50,10 +51,11 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
     let engine = Engine::new(settings, &config.state_dir.join(REQUEST_KEY));
     engine.keep_house();
     let owner = owner(&config.state_dir)?;
+    let images = images(&choice, Arc::clone(&storage))?;
     Ok(Platform {
         store,
         storage,
-        images: ImageStore::open_as(&choice.images_dir, form(&choice))?,
+        images,
         storage_choice: choice,
         engine,
         launcher,
@@ -88,6 +90,18 @@ fn storage(config: &Config, choice: &Choice) -> Result<Arc<dyn Storage>> {
         bytes: config.storage.pool_bytes,
     })?;
     Ok(Arc::new(Btrfs::open(pool, reserve_bytes)?))
+}
+
+/// The images, which leave room also on the disk that has a pool's file.
+fn images(choice: &Choice, storage: Arc<dyn Storage>) -> Result<ImageStore> {
+    let store = ImageStore::open_as(&choice.images_dir, form(choice))?;
+    Ok(store.above(Beneath::new(move || {
+        let beneath = storage.beneath().map_err(io::Error::other)?;
+        Ok(beneath.map(|disk| DiskRoom {
+            free_bytes: disk.free_bytes,
+            reserve_bytes: disk.reserve_bytes,
+        }))
+    })))
 }
 
 /// Removes what no sandbox has, before anything is created: what is being made has no record yet, and would pass for nobody's.

@@ -3,9 +3,11 @@
 //! Every bound of an archive as a whole is kept here; bounds of one entry are kept by the parser. An observer is
 //! told of each step and may stop the import.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use rustix::fs::fstatvfs;
 
@@ -94,10 +96,60 @@ pub struct Progress {
 /// Hears of each step; `Break` stops the import. It is called often and must be quick.
 pub type Observer<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 
+/// What is free on the disk that is below the one of the images, where their file system lies in a sparse file of it.
+#[derive(Clone)]
+pub struct Beneath(Arc<Look>);
+
+type Look = dyn Fn() -> io::Result<Option<DiskRoom>> + Send + Sync;
+
+/// How much room a disk has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskRoom {
+    /// Bytes that are free, those excluded that are promised already.
+    pub free_bytes: u64,
+    /// Bytes that are to be left free.
+    pub reserve_bytes: u64,
+}
+
+impl Beneath {
+    /// One that is asked each time. None: there is no such disk.
+    pub fn new(look: impl Fn() -> io::Result<Option<DiskRoom>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(look))
+    }
+}
+
+impl fmt::Debug for Beneath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Beneath")
+    }
+}
+
+impl DiskRoom {
+    fn of(file: &File, reserve_bytes: u64) -> io::Result<Self> {
+        let stat = fstatvfs(file)?;
+        Ok(Self {
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            reserve_bytes,
+        })
+    }
+
+    /// Refuses where no more than the reserve would be left.
+    fn check(self) -> Result<(), ImageError> {
+        // One more stretch is written before the next look.
+        if self.free_bytes < self.reserve_bytes.saturating_add(DISK_CHECK_EVERY) {
+            return Err(ImageError::DiskReserve {
+                reserve: self.reserve_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// What one import has used of its limits.
 pub(super) struct Budget<'a> {
     limits: Limits,
     disk: &'a File,
+    beneath: Option<&'a Beneath>,
     observer: &'a mut Observer<'a>,
     now: Progress,
     files: u64,
@@ -106,8 +158,13 @@ pub(super) struct Budget<'a> {
 }
 
 impl<'a> Budget<'a> {
-    /// `disk` is any file on the disk that is written to.
-    pub(super) fn new(limits: Limits, disk: &'a File, observer: &'a mut Observer<'a>) -> Self {
+    /// `disk` is any file on the disk that is written to, `beneath` the disk below that.
+    pub(super) fn new(
+        limits: Limits,
+        disk: &'a File,
+        beneath: Option<&'a Beneath>,
+        observer: &'a mut Observer<'a>,
+    ) -> Self {
         let now = Progress {
             stage: Stage::Unpacking,
             bytes: 0,
@@ -116,6 +173,7 @@ impl<'a> Budget<'a> {
         Self {
             limits,
             disk,
+            beneath,
             observer,
             now,
             files: 0,
@@ -166,7 +224,7 @@ impl<'a> Budget<'a> {
     /// Counts bytes that are about to be written.
     pub(super) fn written(&mut self, count: u64) -> Result<(), ImageError> {
         if self.until_disk_check < count {
-            check_disk(self.disk, &self.limits)?;
+            check_disk(self.disk, self.beneath, &self.limits)?;
             self.until_disk_check = DISK_CHECK_EVERY;
         }
         self.until_disk_check = self.until_disk_check.saturating_sub(count);
@@ -213,15 +271,17 @@ impl<R: Read> Read for Watched<'_, '_, R> {
     }
 }
 
-/// Refuses if the disk of `file` has less than the reserve left.
-pub(super) fn check_disk(file: &File, limits: &Limits) -> Result<(), ImageError> {
-    let stat = fstatvfs(file).map_err(|e| ImageError::io("look at the disk of", "images", e))?;
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    // One more stretch is written before the next look.
-    if free < limits.disk_reserve_bytes.saturating_add(DISK_CHECK_EVERY) {
-        return Err(ImageError::DiskReserve {
-            reserve: limits.disk_reserve_bytes,
-        });
-    }
-    Ok(())
+/// Refuses if the disk of `file`, or the one beneath, has less than its reserve left.
+pub(super) fn check_disk(
+    file: &File,
+    beneath: Option<&Beneath>,
+    limits: &Limits,
+) -> Result<(), ImageError> {
+    let failed = |e| ImageError::io("look at the disk of", "images", e);
+    let own = DiskRoom::of(file, limits.disk_reserve_bytes).map_err(failed)?;
+    own.check()?;
+    let Some(Beneath(look)) = beneath else {
+        return Ok(());
+    };
+    look().map_err(failed)?.map_or(Ok(()), DiskRoom::check)
 }

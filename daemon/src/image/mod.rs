@@ -29,7 +29,7 @@ pub use form::Form;
 mod import;
 /// The one file that says which images there are.
 mod index;
-pub use budget::{Limits, Observer, Progress, Stage};
+pub use budget::{Beneath, DiskRoom, Limits, Observer, Progress, Stage};
 
 /// The default user of an image that names none.
 mod account;

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::syncfs;
 
-use super::budget::{Budget, Limits, Observer, Stage};
+use super::budget::{Beneath, Budget, Limits, Observer, Stage};
 use super::directory::{Directory, Staging};
 use super::form::{Form, ROOT};
 use super::import::{self, Staged};
@@ -81,6 +81,7 @@ pub enum Removed {
 pub struct ImageStore {
     pub(super) directory: Directory,
     limits: Limits,
+    beneath: Option<Beneath>,
     pub(super) pins: Arc<Pins>,
 }
 
@@ -123,6 +124,7 @@ impl ImageStore {
         let store = Self {
             directory,
             limits,
+            beneath: None,
             pins: Arc::default(),
         };
         // Without the lock an import is going on, and staging is its.
@@ -130,6 +132,15 @@ impl ImageStore {
             store.sweep();
         }
         Ok(store)
+    }
+
+    /// Has imports leave room on another disk as well.
+    #[must_use]
+    pub fn above(self, beneath: Beneath) -> Self {
+        Self {
+            beneath: Some(beneath),
+            ..self
+        }
     }
 
     /// The bounds on imports.
@@ -144,7 +155,7 @@ impl ImageStore {
 
     /// Refuses if the disk has less than its reserve left.
     pub fn check_disk(&self, file: &File) -> Result<(), ImageError> {
-        super::budget::check_disk(file, &self.limits)
+        super::budget::check_disk(file, self.beneath.as_ref(), &self.limits)
     }
 
     /// Looks an image up.
@@ -204,7 +215,7 @@ impl ImageStore {
         let disk = File::open(self.directory.path())
             .map_err(|e| ImageError::io("open", "the images directory", e))?;
         let staging = Staging::new(&self.directory)?;
-        let mut budget = Budget::new(self.limits, &disk, observer);
+        let mut budget = Budget::new(self.limits, &disk, self.beneath.as_ref(), observer);
         let staged = import::stage(archive, &self.directory, &staging, &mut budget)?;
         if staged.is_new(&self.directory) {
             // On the disk before anything refers to it: one sync of the file system, not one of each file.

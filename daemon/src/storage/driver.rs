@@ -146,6 +146,15 @@ pub struct HostDisk {
     pub being_removed: u64,
 }
 
+/// What the disk has that a pool's file lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beneath {
+    /// Bytes that are free there, without those that files in the pool have and that are not written yet.
+    pub free_bytes: u64,
+    /// What is to be left there.
+    pub reserve_bytes: u64,
+}
+
 /// What a driver can hold or do, or why it cannot.
 #[derive(Debug, Clone, Copy)]
 pub struct Abilities {
@@ -231,6 +240,11 @@ pub trait Storage: Send + Sync + 'static {
 
     /// What all sandboxes share.
     fn host(&self) -> Result<HostDisk, StorageError>;
+
+    /// What is free below the file system that images and sandboxes share. None where that is the host's own.
+    fn beneath(&self) -> Result<Option<Beneath>, StorageError> {
+        Ok(None)
+    }
 
     /// Gives the pool this size.
     fn grow(&self, bytes: u64) -> Result<HostDisk, StorageError>;

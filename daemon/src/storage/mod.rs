@@ -26,6 +26,6 @@ pub mod remove_tree;
 
 pub use choice::{Choice, Driver, Wish};
 pub use driver::{
-    Abilities, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
-    Writable,
+    Abilities, Beneath, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage,
+    StorageError, Writable,
 };

@@ -100,7 +100,7 @@ impl Arena {
         let root = tempfile::tempdir_in(self.directory.path()).expect("a directory");
         let disk = File::open(root.path()).expect("opened");
         let observer: &mut Observer<'_> = &mut |_| ControlFlow::Continue(());
-        let mut budget = Budget::new(*self.store.limits(), &disk, observer);
+        let mut budget = Budget::new(*self.store.limits(), &disk, None, observer);
         unpack_layer(archive, Tree::open(root.path())?, &mut budget).map(drop)
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::archive::{Archive, Item, gzip, zstd};
 use super::arena::Arena;
-use crate::image::ImageError;
+use crate::image::{Beneath, DiskRoom, ImageError};
 
 const MIB: usize = 1024 * 1024;
 
@@ -115,6 +115,23 @@ fn attack_f08_bounds_of_the_whole() {
             .refused(&Archive::default().file("f", "x").finish())
             .contains("free bytes")
     );
+}
+
+/// F08: the images' file system is sparse, and what it is in has no room.
+#[test]
+fn attack_f08_the_disk_below_is_not_filled() {
+    let above = |free_bytes| {
+        let room = DiskRoom {
+            free_bytes,
+            reserve_bytes: 1 << 30,
+        };
+        let mut arena = Arena::new();
+        arena.store = arena.store.above(Beneath::new(move || Ok(Some(room))));
+        arena
+    };
+    let archive = Archive::default().file("f", "x").finish();
+    assert!(above(1 << 30).refused(&archive).contains("free bytes"));
+    above(2 << 30).import(&archive).expect("there is room");
 }
 
 fn peak_memory_kib() -> u64 {

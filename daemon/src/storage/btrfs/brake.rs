@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::roots::Roots;
 use crate::fault;
 use crate::storage::StorageError;
-use crate::storage::pool::Pool;
+use crate::storage::pool::{Pool, Size};
 
 /// A difference of the limit that is not worth a change, in bytes, as the room runs out: each change is written to disk.
 pub(super) const GRAIN: u64 = 16 << 20;
@@ -24,6 +24,8 @@ pub(super) struct Room {
     pub(super) free: u64,
     /// What the host has free.
     pub(super) host_free: u64,
+    /// What the pool will take of that without being asked again: files in it have it, and it is not in the pool's file yet.
+    pub(super) not_written: u64,
 }
 
 /// The limit of the group above all.
@@ -47,7 +49,12 @@ impl Brake {
 
     pub(super) fn room(&self, pool: &Pool) -> Result<Room, StorageError> {
         let (size, host_free) = (pool.size()?, pool.host_free()?);
-        Ok(room(size.bytes, size.used, host_free, self.reserve))
+        // A directory has the host's file system itself, where that is not free any more.
+        let not_written = match pool.on_host()? {
+            Some(on_host) => size.used.saturating_sub(on_host),
+            None => 0,
+        };
+        Ok(room(size, host_free, not_written, self.reserve))
     }
 
     /// Sets the limit to what it is to be, if that makes a difference.
@@ -75,13 +82,15 @@ impl Brake {
     }
 }
 
-fn room(size: u64, used: u64, host_free: u64, reserve: u64) -> Room {
-    let pool_free = size.saturating_sub(used);
-    let of_pool = pool_free.saturating_sub(reserve.min(size / SHARE_OF_POOL));
+fn room(size: Size, host_free: u64, not_written: u64, reserve: u64) -> Room {
+    let pool_free = size.bytes.saturating_sub(size.used);
+    let of_pool = pool_free.saturating_sub(reserve.min(size.bytes / SHARE_OF_POOL));
+    let of_host = host_free.saturating_sub(not_written);
     Room {
-        bytes: host_free.saturating_sub(reserve).min(of_pool),
-        free: host_free.min(pool_free),
+        bytes: of_host.saturating_sub(reserve).min(of_pool),
+        free: of_host.min(pool_free),
         host_free,
+        not_written,
     }
 }
 
@@ -97,6 +106,9 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_of_the_reserve_or_of_the_last_of_the_pool() {
+        let room = |bytes, used, host_free, reserve| {
+            super::room(Size { bytes, used }, host_free, 0, reserve)
+        };
         let plenty = room(100 * GIB, 10 * GIB, 50 * GIB, GIB);
         assert_eq!(plenty.bytes, 49 * GIB);
         let full_pool = room(16 * GIB, 15 * GIB, 50 * GIB, 4 * GIB);
@@ -104,6 +116,16 @@ mod tests {
         let full_host = room(100 * GIB, 10 * GIB, GIB, GIB);
         assert_eq!((full_host.bytes, full_host.free), (0, GIB));
         assert_eq!(room(GIB, 2 * GIB, 0, GIB).bytes, 0);
+    }
+
+    #[test]
+    fn what_is_promised_to_files_is_no_room_of_the_host() {
+        let size = Size {
+            bytes: 100 * GIB,
+            used: 30 * GIB,
+        };
+        assert_eq!(super::room(size, 25 * GIB, 20 * GIB, GIB).bytes, 4 * GIB);
+        assert_eq!(super::room(size, 25 * GIB, 30 * GIB, GIB).bytes, 0);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::storage::pool::Pool;
 use crate::storage::remove_tree::remove_tree;
 use crate::storage::spares::Spares;
 use crate::storage::{
-    Abilities, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
+    Abilities, Beneath, DiskLimit, DiskUsage, HostDisk, OWN_DIR, Place, Root, Storage, StorageError,
 };
 
 const NAME: &str = "btrfs";
@@ -315,6 +315,17 @@ impl Storage for Btrfs {
             reserve_bytes: self.brake.reserve(),
             being_removed: self.removals.left() as u64,
         })
+    }
+
+    fn beneath(&self) -> Result<Option<Beneath>, StorageError> {
+        if self.pool.file().is_none() {
+            return Ok(None);
+        }
+        let room = self.brake.room(&self.pool)?;
+        Ok(Some(Beneath {
+            free_bytes: room.host_free.saturating_sub(room.not_written),
+            reserve_bytes: self.brake.reserve(),
+        }))
     }
 
     fn grow(&self, bytes: u64) -> Result<HostDisk, StorageError> {

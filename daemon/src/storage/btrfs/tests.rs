@@ -402,6 +402,29 @@ fn the_next_daemon_finds_sandboxes_and_removes_what_is_nobodys() {
     });
 }
 
+/// Blocks that fallocate(2) gave are taken of the host when they are written, with no further question.
+#[test]
+fn what_is_allocated_and_not_written_is_no_room_of_the_host() {
+    let state = state();
+    daemon(|| {
+        let host = Host::start(state.path());
+        let image = host.image("image", MIB);
+        let sandbox = host.create("a", &image, PLENTY);
+        let promised = || {
+            host.used();
+            let beneath = host.driver.beneath().expect("asked").expect("a file");
+            let host_free = host.driver.host().expect("asked").host_free_bytes;
+            host_free.saturating_sub(beneath.free_bytes)
+        };
+        let before = promised();
+        let file = File::create(sandbox.root.join("file")).expect("new");
+        let flags = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&file, flags, 0, 256 * MIB).expect("room");
+        let after = promised();
+        assert!(after > before + 200 * MIB, "{before} {after}");
+    });
+}
+
 /// As where `sandboxes` is on a disk that is not mounted, or was moved.
 #[test]
 fn many_roots_are_not_removed_because_no_directory_names_one() {

@@ -25,7 +25,7 @@ mod tests;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -43,6 +43,9 @@ use crate::fault;
 pub const SIZE_MIN: u64 = 256 << 20;
 /// Sizes are whole multiples of this, in bytes: the file system's unit is 4 KiB, and people read MiB.
 const SIZE_UNIT: u64 = 1 << 20;
+
+/// The unit in which stat(2) gives what a file takes, in bytes.
+const SECTOR: u64 = 512;
 
 /// Directories of a pool: those of images and of sandboxes' subvolumes.
 const IMAGES: &str = "images";
@@ -146,6 +149,19 @@ impl Pool {
             bytes: found.blocks() * unit,
             used: (found.blocks() - found.blocks_free()) * unit,
         })
+    }
+
+    /// What its file takes on the host, in bytes. None where it is a directory.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn on_host(&self) -> Result<Option<u64>, StorageError> {
+        let Some(backing) = &self.backing else {
+            return Ok(None);
+        };
+        let found = backing.file.metadata();
+        let found = found.map_err(|e| StorageError::io("stat", &backing.path, e))?;
+        Ok(Some(found.blocks() * SECTOR))
     }
 
     /// What is free, in bytes, where the pool gets its room from: the file system that has the file, or the pool's own.
