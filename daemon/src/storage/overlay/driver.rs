@@ -192,6 +192,13 @@ impl Overlay {
         mounted.hold(layer, limit, had.saturating_add(given))
     }
 
+    /// What is used of a layer that was mounted when the host crashed, by having its journal played back.
+    fn used_after_crash(&self, layer: &Layer, image: &File) -> Result<u64, StorageError> {
+        let _mounting = self.mounting.read().unwrap_or_else(PoisonError::into_inner);
+        let space = Mounted::mount(layer, image)?.space(layer)?;
+        Ok(space.f_blocks.saturating_sub(space.f_bfree) * BLOCK)
+    }
+
     /// Refuses where the host has, beyond its reserve, no more than so many bytes.
     fn refuse_without(&self, bytes: u64) -> Result<(), StorageError> {
         if reserve::room(&self.settings)? > bytes {
@@ -279,7 +286,10 @@ impl Storage for Overlay {
             return Directories.set_limit(dir, root, limit);
         }
         let (image, superblock) = layer.open()?;
-        let used_bytes = self.usage(dir, root)?.bytes.unwrap_or_default();
+        let used_bytes = match self.usage(dir, root)?.bytes {
+            Some(used) => used,
+            None => self.used_after_crash(&layer, &image)?,
+        };
         if used_bytes > limit.bytes {
             return Err(StorageError::InUse {
                 limit_bytes: limit.bytes,
@@ -312,7 +322,9 @@ impl Storage for Overlay {
         if layer.is_directory() {
             return Directories.usage(dir, root);
         }
-        let (_, superblock) = layer.open()?;
+        let (image, superblock) = layer.open()?;
+        // After a crash of the host nobody knows before the next start. One that is about to be unmounted is not that.
+        let is_known = root.is_some() || !superblock.is_open || find(&layer, &image)?.is_some();
         let (blocks, free, inodes, free_inodes) = match root {
             // The overlay answers for its upper layer.
             Some(root) => {
@@ -328,9 +340,9 @@ impl Storage for Overlay {
         let most = (blocks - geometry::held_back(blocks).min(blocks)) * BLOCK;
         let limit_bytes = layer.limit().map_or(most, |limit| limit.bytes.min(most));
         Ok(DiskUsage {
-            bytes: Some(blocks.saturating_sub(free) * BLOCK),
+            bytes: is_known.then(|| blocks.saturating_sub(free) * BLOCK),
             limit_bytes: Some(limit_bytes / BLOCK * BLOCK),
-            inodes: Some(inodes.saturating_sub(free_inodes)),
+            inodes: is_known.then(|| inodes.saturating_sub(free_inodes)),
             limit_inodes: Some(inodes),
         })
     }

@@ -13,6 +13,8 @@ const MAGIC: u64 = 0xEF53;
 /// Something was found wrong, by the kernel or e2fsck.
 const STATE_ERRORS: u64 = 2;
 const SPREAD_TABLE: u64 = 0x10;
+/// The journal has something that is to be played back.
+const NEEDS_RECOVERY: u64 = 4;
 
 /// A superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) struct Superblock {
     pub(super) free_inodes: u64,
     /// Whether it was mounted ever.
     pub(super) is_used: bool,
+    /// Whether it is mounted, or was when the host crashed: then what is free in it is as of the mount before.
+    pub(super) is_open: bool,
     /// Whether errors were found in it.
     pub(super) has_errors: bool,
 }
@@ -74,6 +78,7 @@ impl Superblock {
             free_inodes: word(0x10),
             // The count of mounts is set to zero by e2fsck, and goes back to zero by itself; when it was mounted last stays.
             is_used: half(0x34) > 0 || word(0x2C) > 0,
+            is_open: word(0x60) & NEEDS_RECOVERY != 0,
             has_errors: half(0x3A) & STATE_ERRORS != 0,
         })
     }

@@ -439,6 +439,15 @@ fn a_layer_survives_a_crash_of_the_host() {
     let read = bench.image().read_exact_at(&mut features, 1024 + 0x60);
     read.expect("read");
     assert!(features[0] & NEEDS_RECOVERY != 0, "this was no crash");
+    // What the image says of itself is older than what is in it.
+    assert_eq!(bench.usage(None).bytes, None);
+    let refused = bench.set_limit(None, limit(8));
+    assert!(
+        matches!(refused, Err(StorageError::InUse { used_bytes, .. }) if used_bytes > 12 * MIB),
+        "{refused:?}"
+    );
+    bench.wait_until_unmounted();
+    assert!(bench.usage(None).bytes > Some(12 * MIB));
     let started = bench.start(LIMIT);
     for i in 0..200 {
         let length = fs::metadata(started.file(&i.to_string())).expect("synced");
