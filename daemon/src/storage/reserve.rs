@@ -1,5 +1,6 @@
 //! Who has sandboxes held back from the host's reserve, once a second. What that means is the driver's.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +15,10 @@ use crate::error::chain;
 /// Between two looks. A disk that writes 1 GiB in a second is the fastest that a reserve of 1 GiB is enough for.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// How long the end waits for a look that goes on. On a host in trouble that may wait for a disk, and is left to itself: it ends
+/// with the process.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
 /// A thread that looks until this is dropped. A thread of its own, since on a host in trouble every other one may be waiting
 /// for a disk.
 #[derive(Debug)]
@@ -21,6 +26,8 @@ pub struct ReserveKeeper {
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Tells that the thread has let go of the storage.
+    over: Receiver<Infallible>,
 }
 
 impl ReserveKeeper {
@@ -30,12 +37,17 @@ impl ReserveKeeper {
     /// Where the host has no room for a thread.
     pub fn start(storage: Arc<dyn Storage>) -> io::Result<Self> {
         let (end, ended) = channel();
-        let thread = Builder::new()
-            .name("reserve".to_owned())
-            .spawn(move || keep(storage.as_ref(), &ended, EVERY))?;
+        let (alive, over) = channel();
+        let thread = Builder::new().name("reserve".to_owned()).spawn(move || {
+            keep(storage.as_ref(), &ended, EVERY);
+            // It may be the last one that has it.
+            drop(storage);
+            drop(alive);
+        })?;
         Ok(Self {
             end: Some(end),
             thread: Some(thread),
+            over,
         })
     }
 }
@@ -43,6 +55,10 @@ impl ReserveKeeper {
 impl Drop for ReserveKeeper {
     fn drop(&mut self) {
         self.end = None;
+        if self.over.recv_timeout(END_WITHIN) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("a look after the reserve waits for a disk, and is not waited for");
+            return;
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -83,8 +99,8 @@ mod tests {
         Abilities, DiskLimit, DiskUsage, HostDisk, Place, Root, Storage, StorageError,
     };
 
-    /// Tells each look, and has no other answer than a failure or a panic.
-    struct Looks(Mutex<Sender<()>>, AtomicBool);
+    /// Does something at each look, and has no other answer than a failure or a panic.
+    struct Looks(Box<dyn Fn() + Send + Sync>);
 
     fn unasked<T>() -> Result<T, StorageError> {
         Err(StorageError::Unfit {
@@ -135,14 +151,7 @@ mod tests {
             unasked()
         }
         fn keep_reserve(&self) -> Result<(), StorageError> {
-            let looks = self.0.lock().expect("nobody panics with it");
-            // Gone when the test has seen enough.
-            looks.send(()).ok();
-            drop(looks);
-            assert!(
-                self.1.fetch_xor(true, Ordering::Relaxed),
-                "every other look panics"
-            );
+            (self.0)();
             unasked()
         }
     }
@@ -150,7 +159,15 @@ mod tests {
     #[test]
     fn a_look_that_fails_or_panics_is_not_the_last_and_the_end_is_at_once() {
         let (looked, looks) = channel();
-        let storage = Looks(Mutex::new(looked), AtomicBool::new(false));
+        let (looked, is_odd) = (Mutex::new(looked), AtomicBool::new(false));
+        let storage = Looks(Box::new(move || {
+            // Gone when the test has seen enough.
+            looked.lock().expect("nobody panics with it").send(()).ok();
+            assert!(
+                is_odd.fetch_xor(true, Ordering::Relaxed),
+                "every other look panics"
+            );
+        }));
         let keeper = ReserveKeeper::start(Arc::new(storage)).expect("a thread");
         for _ in 0..3 {
             looks.recv_timeout(EVERY * 10).expect("a look");
@@ -158,6 +175,29 @@ mod tests {
         drop(keeper);
         while looks.try_recv().is_ok() {}
         // The thread is gone, and with it the storage that it looked at.
+        assert!(looks.recv().is_err());
+    }
+
+    #[test]
+    fn a_look_that_waits_for_a_disk_does_not_hold_up_the_end() {
+        let (looked, looks) = channel();
+        let (disk, answer) = channel::<()>();
+        let ends = Mutex::new((looked, answer));
+        let storage = Looks(Box::new(move || {
+            let ends = ends.lock().expect("nobody panics with it");
+            ends.0.send(()).ok();
+            ends.1.recv().ok();
+        }));
+        let keeper = ReserveKeeper::start(Arc::new(storage)).expect("a thread");
+        looks.recv_timeout(EVERY * 10).expect("a look");
+        let (dropped, is_dropped) = channel();
+        std::thread::spawn(move || {
+            drop(keeper);
+            dropped.send(()).ok();
+        });
+        is_dropped.recv_timeout(END_WITHIN * 10).expect("the end");
+        // It is over when it has its answer.
+        drop(disk);
         assert!(looks.recv().is_err());
     }
 }

@@ -99,7 +99,8 @@ impl Shared {
                 tracing::debug!(%errno, "no commit for what is to be removed");
             }
             let before = waiting.len();
-            waiting.retain(|destroyed| !is_gone(roots, destroyed));
+            // Each of them may wait for the disk: the end does not wait for all.
+            waiting.retain(|destroyed| self.lock().is_over || !is_gone(roots, destroyed));
             self.lock().left -= before - waiting.len();
         }
     }
