@@ -97,7 +97,8 @@ fn run() -> Result<ExitCode> {
             warn_of_unknown_variables();
             prepare_process()?;
             let served = block_on(serve(&config, choice, launcher));
-            drop(lock);
+            // Held until the process is gone: threads that were given up may still be at work in the state directory.
+            std::mem::forget(lock);
             served.map(|()| ExitCode::SUCCESS)
         }
     }

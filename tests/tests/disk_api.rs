@@ -515,3 +515,36 @@ async fn at_the_reserve_creates_are_refused_and_starts_are_not() -> Result<()> {
     room.delete().await?;
     Ok(())
 }
+
+/// Also those whose turn has not come: only few are removed at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_deleted_sandboxes_whose_files_are_there_are_counted() -> Result<()> {
+    const SANDBOXES: usize = 4;
+    let options = Options {
+        env: vec![(
+            "LODGE_FAULTS".to_owned(),
+            "delete.remove files=delay:1500".to_owned(),
+        )],
+        ..Options::default()
+    };
+    let daemon = Daemon::start(options).await?;
+    let api = daemon.api();
+    let being_removed = || async {
+        let host = disk(api, 0, "").await?.host;
+        Ok::<_, anyhow::Error>(host.context("the host's disk")?.being_removed)
+    };
+    let mut rooms = Vec::new();
+    for number in 0..SANDBOXES {
+        rooms.push(api.room(&format!("room-{number}")).await?);
+    }
+    ensure!(being_removed().await? == 0);
+    for room in rooms {
+        room.delete().await?;
+    }
+    let counted = being_removed().await?;
+    ensure!(counted >= SANDBOXES as u64 - 1, "{counted}");
+    until("all are gone", SOON, || async {
+        Ok((being_removed().await? == 0).then_some(()))
+    })
+    .await
+}

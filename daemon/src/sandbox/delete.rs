@@ -1,6 +1,7 @@
 //! Deleting: dead, out of sight, then removed in the background. The uid range is free again when the files are gone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -18,6 +19,9 @@ const REMOVALS_AT_ONCE: usize = 2;
 /// operator's to mend, and until the files are gone they keep their space and their uid range.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const AGAIN_AFTER_MOST: Duration = Duration::from_secs(60);
+
+/// Sandboxes that are out of sight and whose files are not removed: those that wait for their turn or for the next try, too.
+static WAITING: AtomicU64 = AtomicU64::new(0);
 
 /// Bounds the removals of this process.
 static REMOVALS: Semaphore = Semaphore::const_new(REMOVALS_AT_ONCE);
@@ -41,12 +45,35 @@ fn remove_where_it_is(platform: &Platform, id: &SandboxId) -> Result<()> {
     Ok(platform.storage.remove(sandboxes, id.as_str())?)
 }
 
+/// How many deleted sandboxes have their files yet.
+pub(crate) fn waiting() -> u64 {
+    WAITING.load(Ordering::Relaxed)
+}
+
+/// One more that waits, as long as it lives.
+struct Waiting;
+
+impl Waiting {
+    fn begin() -> Self {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Removes what is in the trash of a sandbox, in the background.
 pub(super) fn remove_in_background(platform: Arc<Platform>, id: SandboxId, uid_base: Option<u32>) {
     if let Some(base) = uid_base {
         platform.uids.leaves(base);
     }
+    let waiting = Waiting::begin();
     tokio::spawn(async move {
+        let _waiting = waiting;
         let mut pause = AGAIN_AFTER;
         while let Err(error) = try_to_remove(&platform, &id).await {
             if pause == AGAIN_AFTER {

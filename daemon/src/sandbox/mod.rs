@@ -108,6 +108,7 @@ mod view_tests;
 mod model_tests;
 
 pub use activity::{StreamUse, Use};
+pub(crate) use delete::waiting as removals_waiting;
 pub use disk::Disk;
 pub use filter::Filter;
 pub use handle::{Admission, Handle, Paused, Resume};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::sandbox::Handle;
 use crate::sandbox::handle::Identity;
 use crate::sandbox::platform::Platform;
 use crate::sandbox::state::State;
 use crate::sandbox::stats::disk_usage;
+use crate::sandbox::{Handle, removals_waiting};
 use crate::storage::{Abilities, DiskUsage, HostDisk, Storage};
 
 /// What is stored on this host.
@@ -50,7 +50,7 @@ pub(super) async fn look(
             usage: disk_usage(platform, handle.id(), handle.live_now().as_ref()),
         });
         Ok(NodeDisk {
-            host: platform.storage.host()?,
+            host: with_waiting(platform.storage.host()?),
             abilities: platform.storage.abilities(),
             images_bytes: images.iter().map(|image| image.size_bytes).sum(),
             logs_bytes,
@@ -62,7 +62,18 @@ pub(super) async fn look(
 
 /// Gives the pool this size.
 pub(super) async fn grow(platform: &Arc<Platform>, bytes: u64) -> Result<HostDisk> {
-    on_thread(platform, move |platform| grown(&*platform.storage, bytes)).await
+    on_thread(platform, move |platform| {
+        grown(&*platform.storage, bytes).map(with_waiting)
+    })
+    .await
+}
+
+/// The driver knows those whose files are removed and whose space has not come back.
+fn with_waiting(host: HostDisk) -> HostDisk {
+    HostDisk {
+        being_removed: host.being_removed + removals_waiting(),
+        ..host
+    }
 }
 
 /// The driver is asked first whether it has a pool at all: what size that has is of no use otherwise.

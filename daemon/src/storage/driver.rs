@@ -142,7 +142,7 @@ pub struct HostDisk {
     pub host_free_bytes: u64,
     /// What is kept back from sandboxes.
     pub reserve_bytes: u64,
-    /// Deleted sandboxes whose space has not come back yet.
+    /// Deleted sandboxes whose files were removed, and whose space has not come back yet.
     pub being_removed: u64,
 }
 
