@@ -10,3 +10,5 @@ pub mod launcher; // the process that forks holders
 mod init; // PID 1 makes its sandbox: a table of named steps
 mod serve; // PID 1 serves: runs, deadlines, exits
 mod command; // what happens between a run's fork and its exec
+
+pub use serve::ROOM;

@@ -180,6 +180,33 @@ pub fn subvolumes(fs: impl AsFd, id: u64) -> nix::Result<Vec<u64>> {
     Ok(keys.into_iter().map(|key| key.offset).collect())
 }
 
+/// The ids of all subvolumes in the one with this id, each behind the one that it lies in.
+///
+/// # Errors
+/// The kernel's; EPERM without CAP_SYS_ADMIN.
+pub fn below(fs: impl AsFd, id: u64) -> nix::Result<Vec<u64>> {
+    let mut found = subvolumes(&fs, id)?;
+    let mut next = 0;
+    while let Some(id) = found.get(next) {
+        found.extend(subvolumes(&fs, *id)?);
+        next += 1;
+    }
+    Ok(found)
+}
+
+/// Destroys subvolumes as [`below`] lists them: nothing goes that has something in it. One that is gone is no error.
+///
+/// # Errors
+/// The kernel's; those in it may be gone by then.
+pub fn destroy_all(fs: impl AsFd, ids: &[u64]) -> nix::Result<()> {
+    ids.iter()
+        .rev()
+        .try_for_each(|id| match destroy_by_id(&fs, *id) {
+            Err(nix::errno::Errno::ENOENT) => Ok(()),
+            other => other,
+        })
+}
+
 /// Whether nothing is left of a subvolume: its files are removed.
 ///
 /// # Errors

@@ -28,6 +28,7 @@ mod tests {
     use super::*;
     use crate::block::tests::wait_until_gone;
     use crate::block::{LoopDevice, mount};
+    use crate::capability::{SYS_RESOURCE, is_effective};
     use crate::mount::attr;
 
     const MIB: u64 = 1 << 20;
@@ -54,15 +55,6 @@ mod tests {
         nix::sys::statvfs::fstatvfs(root).expect("statvfs").blocks()
     }
 
-    /// Whether this process has CAP_SYS_RESOURCE: the root of a container or of a sandbox may lack it.
-    fn may_resize() -> bool {
-        const CAP_SYS_RESOURCE: u64 = 1 << 24;
-        let status = std::fs::read_to_string("/proc/self/status").expect("readable");
-        let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-        let effective = u64::from_str_radix(line.expect("a line").trim(), 16);
-        effective.expect("a hexadecimal number") & CAP_SYS_RESOURCE != 0
-    }
-
     #[test]
     fn a_detached_ext4_is_written_to_grows_and_is_found_again() {
         let temp = tempfile::tempdir().expect("temporary directory");
@@ -84,7 +76,7 @@ mod tests {
         file.set_len(32 * MIB).expect("sized");
         device.resized().expect("taken over");
         let resized = resize(root.as_fd(), 32 * MIB / BLOCK);
-        if may_resize() {
+        if is_effective(SYS_RESOURCE) {
             resized.expect("grown");
             assert!(blocks(root.as_fd()) > before * 3 / 2);
         } else {

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use lodge_kernel::capability::{SYS_RESOURCE, is_effective};
 use lodge_kernel::cgroup::{Controller, Delegation, Host, Mode};
 use rustix::process::{Resource, getrlimit};
 
@@ -28,8 +29,6 @@ const CAPABILITIES: [(u32, &str); 8] = [
     (8, "CAP_SETPCAP"),
     (21, "CAP_SYS_ADMIN"),
 ];
-/// Without it a limit that the host has lowered for lodged cannot be raised again; sandboxes work within it.
-const SYS_RESOURCE: u32 = 24;
 
 /// All features, in the order in which they matter.
 pub(super) fn checks() -> Vec<Check> {
@@ -57,15 +56,9 @@ fn root() -> Check {
 
 /// Root alone is not enough: a container's root, or a unit's with a CapabilityBoundingSet=, has less.
 fn capabilities() -> Check {
-    let status = read("/proc/self/status");
-    let held = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or_default();
     let missing: Vec<_> = CAPABILITIES
         .iter()
-        .filter(|(bit, _)| held >> bit & 1 == 0)
+        .filter(|(capability, _)| !is_effective(*capability))
         .map(|(_, name)| *name)
         .collect();
     let hint = "start lodged as the host's own root, without a bounding set";
@@ -73,7 +66,8 @@ fn capabilities() -> Check {
         let missing = format!("missing: {}", missing.join(" "));
         return Check::fail("capabilities", missing, hint);
     }
-    if held >> SYS_RESOURCE & 1 == 0 {
+    // Sandboxes work within what was lowered.
+    if !is_effective(SYS_RESOURCE) {
         let less = "CAP_SYS_RESOURCE is missing: limits that were lowered for lodged stay";
         return Check::warn("capabilities", less, hint);
     }

@@ -9,13 +9,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::sandbox::platform::Platform;
 use crate::storage::choice::{self, KernelBtrfs, PoolKind};
-use crate::storage::{Choice, HostDisk, Storage, program};
-
-/// Programs that make file systems, with the package that brings each.
-const PROGRAMS: [(&str, &str, &str); 2] = [
-    ("mkfs-btrfs", "mkfs.btrfs", "btrfs-progs"),
-    ("mkfs-ext4", "mkfs.ext4", "e2fsprogs"),
-];
+use crate::storage::{Choice, Driver, HostDisk, Storage, overlay, program};
 
 /// What there is to look at.
 pub struct Files {
@@ -44,7 +38,8 @@ impl Files {
     /// All checks. Blocks.
     pub(super) fn checks(&self) -> Vec<Check> {
         let mut checks = vec![driver(&self.choice), kernel()];
-        checks.extend(PROGRAMS.map(|(check, name, package)| tool(check, name, package)));
+        checks.push(mkfs_btrfs());
+        checks.push(e2fsprogs(self.choice.as_ref().ok(), &overlay::PROGRAMS));
         if let Some(storage) = &self.storage {
             checks.push(abilities(storage.as_ref()));
             checks.push(room(storage.as_ref()));
@@ -85,14 +80,35 @@ fn kernel() -> Check {
     }
 }
 
-fn tool(check: &'static str, name: &str, package: &str) -> Check {
-    match program::find(name) {
-        Some(path) => Check::ok(check, path.display().to_string()),
+/// A pool that is there needs it no more.
+fn mkfs_btrfs() -> Check {
+    const NAME: &str = "mkfs-btrfs";
+    match choice::mkfs() {
+        Some(path) => Check::ok(NAME, path.display().to_string()),
         None => Check::warn(
-            check,
-            format!("there is no {name}"),
-            format!("install the package {package}"),
+            NAME,
+            "there is no mkfs.btrfs",
+            "install the package btrfs-progs",
         ),
+    }
+}
+
+/// Without all of them the overlay driver does not start; the other one does without.
+fn e2fsprogs(choice: Option<&Choice>, programs: &[&str]) -> Check {
+    const NAME: &str = "e2fsprogs";
+    let (found, missing): (Vec<&str>, Vec<&str>) = programs
+        .iter()
+        .partition(|name| program::find(name).is_some());
+    if missing.is_empty() {
+        return Check::ok(NAME, found.join(", "));
+    }
+    let (missing, hint) = (
+        format!("missing: {}", missing.join(", ")),
+        "install the package e2fsprogs",
+    );
+    match choice.map(|choice| choice.driver) {
+        Some(Driver::Btrfs) => Check::warn(NAME, missing, hint),
+        Some(Driver::Overlay) | None => Check::fail(NAME, missing, hint),
     }
 }
 
@@ -205,6 +221,24 @@ mod tests {
         assert_eq!(check.outcome, Outcome::Warn);
         let words = "nothing; unsupported by the overlay storage driver: limit on bytes (its layer is a plain directory)";
         assert!(check.detail.starts_with(words), "{}", check.detail);
+    }
+
+    #[test]
+    fn programs_are_missing_where_the_driver_needs_them() {
+        let choice = |driver| Choice {
+            driver,
+            pool: None,
+            images_dir: "/images".into(),
+            why: String::new(),
+        };
+        let look = |driver, programs: &[&str]| e2fsprogs(Some(&choice(driver)), programs);
+        assert_eq!(look(Driver::Overlay, &["sh"]).outcome, Outcome::Ok);
+        let check = look(Driver::Overlay, &["sh", "mkfs.none"]);
+        assert_eq!(
+            (check.outcome, &*check.detail),
+            (Outcome::Fail, "missing: mkfs.none")
+        );
+        assert_eq!(look(Driver::Btrfs, &["mkfs.none"]).outcome, Outcome::Warn);
     }
 
     #[test]

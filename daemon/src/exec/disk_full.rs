@@ -3,15 +3,12 @@
 //!
 //! Whether this command filled it nobody can tell: another run of the sandbox may have, or an earlier one.
 
+use lodge_holder::ROOM;
 use lodge_proto::holder::NoRoom;
 
 use super::end::DiskFullPlace;
 use crate::holder::Exited;
 use crate::storage::DiskUsage;
-
-/// With less left than this, in bytes, a write has failed or is about to: the same as PID 1 has it. A large write is taken in
-/// pieces of up to a huge page, and one for which there is no room fails as a whole, with the rest left free.
-const ROOM: u64 = 2 << 20;
 
 /// What PID 1 told. It is hostile: each place counts once, and what is no place not at all.
 pub(super) fn told(exited: &Exited) -> Vec<DiskFullPlace> {

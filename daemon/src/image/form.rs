@@ -6,7 +6,6 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
@@ -163,18 +162,9 @@ fn destroy(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let root = File::open(path)?;
-    for nested in btrfs::subvolumes(&root, btrfs::id(&root)?)? {
-        destroy_nested(&root, nested)?;
-    }
+    // None of ours has others in it; what an administrator's hand made there must not keep a layer from going.
+    btrfs::destroy_all(&root, &btrfs::below(&root, btrfs::id(&root)?)?)?;
     Ok(btrfs::destroy(File::open(parent)?, name)?)
-}
-
-/// None of ours has others in it; what an administrator's hand made there must not keep a layer from going.
-fn destroy_nested(fs: &File, id: u64) -> io::Result<()> {
-    for nested in btrfs::subvolumes(fs.as_fd(), id)? {
-        destroy_nested(fs, nested)?;
-    }
-    Ok(btrfs::destroy_by_id(fs, id)?)
 }
 
 fn is_btrfs(path: &Path) -> io::Result<bool> {

@@ -12,7 +12,7 @@ use nix::sys::statfs::{Statfs, fstatfs};
 
 /// With less left than this, in bytes, a write into the root file system has failed or is about to: a large write is taken in
 /// pieces of up to a huge page, and one for which there is no room fails as a whole, with the rest left free.
-const ROOM: u64 = 2 * 1024 * 1024;
+pub const ROOM: u64 = 2 << 20;
 
 /// The file systems that commands write to.
 pub(super) struct Disk {

@@ -8,6 +8,8 @@ mod disk;
 mod run;
 mod run_table;
 
+pub use disk::ROOM;
+
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use lodge_kernel::seccomp::Program;

@@ -214,35 +214,16 @@ impl Roots {
         };
         let id = btrfs::id(&root).map_err(self.failed("tell the id of", volume))?;
         drop(root);
-        let nested = self
-            .below(id)
-            .map_err(self.failed("list what lies in", volume))?;
+        let nested =
+            btrfs::below(self.fs(), id).map_err(self.failed("list what lies in", volume))?;
         fault::around("btrfs.destroy nested", || {
-            // Listed from above; nothing goes that has something in it.
-            nested
-                .iter()
-                .rev()
-                .try_for_each(|id| match btrfs::destroy_by_id(self.fs(), *id) {
-                    Err(Errno::ENOENT) => Ok(()),
-                    other => other,
-                })
+            btrfs::destroy_all(self.fs(), &nested)
         })
         .map_err(self.failed("destroy what lies in", volume))?;
         fault::around("btrfs.destroy root", || btrfs::destroy(&self.dir, &name))
             .map_err(self.failed("destroy", volume))?;
         let ids = nested.into_iter().chain([id]).collect();
         Ok(Destroyed { volume, ids })
-    }
-
-    /// The ids of all subvolumes in the one with this id, each behind the one that it lies in.
-    fn below(&self, id: u64) -> nix::Result<Vec<u64>> {
-        let mut found = btrfs::subvolumes(self.fs(), id)?;
-        let mut next = 0;
-        while let Some(id) = found.get(next) {
-            found.extend(btrfs::subvolumes(self.fs(), *id)?);
-            next += 1;
-        }
-        Ok(found)
     }
 
     /// Has the kernel begin to remove what is destroyed: it does so after a commit by its own thread, which may be half a minute

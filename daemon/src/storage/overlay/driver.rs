@@ -18,6 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lodge_kernel::block::LoopDevice;
+use lodge_kernel::capability::{SYS_RESOURCE, is_effective};
 use nix::errno::Errno;
 use rustix::fs::{Mode, OFlags};
 
@@ -77,7 +78,8 @@ impl Overlay {
     /// # Errors
     /// [`StorageError::Unfit`] without e2fsprogs.
     pub fn open(settings: Settings) -> Result<Self, StorageError> {
-        let room = if may_resize_mounted() {
+        // The kernel resizes nothing that is mounted without it.
+        let room = if is_effective(SYS_RESOURCE) {
             Room::Exact
         } else {
             Room::Ahead
@@ -477,14 +479,4 @@ fn grow_mounted(
         });
     }
     Err(failed(error))
-}
-
-/// Whether this process has CAP_SYS_RESOURCE, without which the kernel resizes nothing that is mounted. The root of a
-/// container has often not.
-fn may_resize_mounted() -> bool {
-    const CAP_SYS_RESOURCE: u32 = 24;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    effective.is_some_and(|bits| (bits >> CAP_SYS_RESOURCE) & 1 == 1)
 }

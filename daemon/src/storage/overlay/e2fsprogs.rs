@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::errno::Errno;
@@ -17,8 +17,8 @@ use super::geometry::{BLOCK, GROUP, INODE, Shape, growth_blocks};
 use crate::storage::driver::StorageError;
 use crate::storage::program;
 
-/// A service may have no directory of administrators' programs in its path.
-const PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
+/// What the driver needs.
+pub const PROGRAMS: [&str; 3] = ["mkfs.ext4", "e2fsck", "resize2fs"];
 /// What a layer has, whatever the host's own mke2fs.conf says: all of it is known to kernels from 4.18 on.
 const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,\
                         large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
@@ -31,7 +31,7 @@ const MENDED: i32 = 1;
 pub(super) fn make(image: &Path, shape: &Shape, tree: &Path) -> Result<(), StorageError> {
     let inodes = shape.groups() * shape.inodes_per_group;
     let extended = format!("{EXTENDED},resize={}", growth_blocks(shape.blocks));
-    let mut command = command("mkfs.ext4");
+    let mut command = command("mkfs.ext4")?;
     command
         .args(["-q", "-F", "-m", "0", "-e", "remount-ro", "-O", FEATURES])
         .args(["-b", &BLOCK.to_string()])
@@ -47,36 +47,32 @@ pub(super) fn make(image: &Path, shape: &Shape, tree: &Path) -> Result<(), Stora
 
 /// Fails unless an image that is not mounted is without fault. Changes nothing.
 pub(super) fn check(image: &Path) -> Result<(), StorageError> {
-    let mut command = command("e2fsck");
+    let mut command = command("e2fsck")?;
     command.args(["-f", "-n"]).arg(image);
     run(command, image, "check the file system in", 0)
 }
 
 /// Plays back the journal of an image that is not mounted, and mends what can be mended without a question.
 pub(super) fn mend(image: &Path) -> Result<(), StorageError> {
-    let mut command = command("e2fsck");
+    let mut command = command("e2fsck")?;
     command.args(["-f", "-p"]).arg(image);
     run(command, image, "mend the file system in", MENDED)
 }
 
 /// Gives a mended image that is not mounted as many blocks as its file has room for.
 pub(super) fn resize(image: &Path, blocks: u64) -> Result<(), StorageError> {
-    let mut command = command("resize2fs");
+    let mut command = command("resize2fs")?;
     command.arg(image).arg(blocks.to_string());
     run(command, image, "resize the file system in", 0)
 }
 
 /// Fails unless the programs are there.
 pub(super) fn are_there() -> Result<(), StorageError> {
-    for name in ["mkfs.ext4", "e2fsck", "resize2fs"] {
-        let found = PATH
-            .split(':')
-            .any(|dir| Path::new(dir).join(name).exists());
-        if !found {
-            return Err(missing(name));
-        }
-    }
-    Ok(())
+    PROGRAMS.iter().try_for_each(|name| find(name).map(drop))
+}
+
+fn find(name: &str) -> Result<PathBuf, StorageError> {
+    program::find(name).ok_or_else(|| missing(name))
 }
 
 fn missing(name: &str) -> StorageError {
@@ -86,14 +82,13 @@ fn missing(name: &str) -> StorageError {
     }
 }
 
-fn command(name: &str) -> Command {
-    let mut command = Command::new(name);
+fn command(name: &str) -> Result<Command, StorageError> {
+    let mut command = Command::new(find(name)?);
     command
         .env_clear()
-        .env("PATH", PATH)
         // Features and sizes are all given; a host's defaults must not add to them.
         .env("MKE2FS_CONFIG", "/dev/null");
-    command
+    Ok(command)
 }
 
 /// Has the image for one program alone, until this and the program are gone.
@@ -143,7 +138,6 @@ fn run(
             let failure = program::failure(&name, &output);
             Err(StorageError::io(action, image, failure))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(&name)),
         Err(error) => Err(StorageError::io(action, image, error)),
     }
 }

@@ -35,3 +35,4 @@ mod tests;
 
 pub use directories::Directories;
 pub use driver::{Overlay, Settings};
+pub use e2fsprogs::PROGRAMS;
