@@ -1,6 +1,6 @@
-//! Subvolumes, snapshots, and groups that have quotas, on btrfs.
+//! Subvolumes, snapshots, and qgroups that have quotas, on btrfs.
 //!
-//! Descriptors are those of directories that are open for reading: O_PATH is not enough for an ioctl. The id of a group is
+//! Descriptors are those of directories that are open for reading: O_PATH is not enough for an ioctl. The id of a qgroup is
 //! its level, shifted left by [`LEVEL_SHIFT`], with its number; that of level 0 is the id of a subvolume.
 
 use std::ffi::CStr;
@@ -17,7 +17,7 @@ use nix::unistd::read;
 
 use crate::sys::btrfs::{self as sys, Key};
 
-/// Bits of a group's id below its level.
+/// Bits of a qgroup's id below its level.
 pub const LEVEL_SHIFT: u32 = 48;
 
 /// The tree of roots: an item for each subvolume that is there, also for one that is destroyed and not yet gone.
@@ -27,10 +27,10 @@ const ROOT_ITEM: u8 = 132;
 const ROOT_REF: u8 = 156;
 /// First and last id that a subvolume can have.
 const SUBVOLUMES: (u64, u64) = (256, u64::MAX - 256);
-/// The tree of quotas: an item for each group.
+/// The tree of quotas: an item for each qgroup.
 const QUOTA_TREE: u64 = 8;
 const GROUP_INFO: u8 = 242;
-/// Of a group, with the id of one that is a member of it, or that it is a member of.
+/// Of a qgroup, with the id of one that is a member of it, or that it is a member of.
 const RELATION: u8 = 246;
 
 /// Whether a snapshot can be written to.
@@ -47,11 +47,11 @@ pub enum Access {
 pub enum Quotas {
     /// An extent is counted for the subvolume that wrote it, as long as anybody has it (Linux 6.7). Costs next to nothing.
     Simple,
-    /// By who has it now. A snapshot that becomes a member of a group makes the figures wrong until all is counted anew.
+    /// By who has it now. A snapshot that becomes a member of a qgroup makes the figures wrong until all is counted anew.
     Full,
 }
 
-/// What a group has. All in bytes.
+/// What a qgroup has. All in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupUsage {
     /// What its members refer to.
@@ -237,7 +237,7 @@ pub fn all_subvolumes(fs: impl AsFd) -> nix::Result<Vec<u64>> {
     Ok(subvolumes.map(|key| key.object).collect())
 }
 
-/// The ids of all groups.
+/// The ids of all qgroups.
 ///
 /// # Errors
 /// ENOENT without quotas; the kernel's; EPERM without CAP_SYS_ADMIN.
@@ -251,7 +251,7 @@ pub fn groups(fs: impl AsFd) -> nix::Result<Vec<u64>> {
     Ok(keys.into_iter().map(|key| key.offset).collect())
 }
 
-/// The ids of the groups that are members of one.
+/// The ids of the qgroups that are members of one.
 ///
 /// # Errors
 /// As for [`groups`].
@@ -348,7 +348,7 @@ pub fn quotas(fs: impl AsFd) -> io::Result<Option<Quotas>> {
     }
 }
 
-/// Makes a group without members and limits.
+/// Makes a qgroup without members and limits.
 ///
 /// # Errors
 /// EEXIST if it is there; ENOTCONN without quotas; the kernel's.
@@ -356,7 +356,7 @@ pub fn create_group(fs: impl AsFd, group: u64) -> nix::Result<()> {
     sys::create_group(fs.as_fd(), group)
 }
 
-/// Removes a group.
+/// Removes a qgroup.
 ///
 /// # Errors
 /// ENOENT if it is not there; EBUSY while it has members or anything is counted for it; the kernel's.
@@ -364,7 +364,7 @@ pub fn remove_group(fs: impl AsFd, group: u64) -> nix::Result<()> {
     sys::remove_group(fs.as_fd(), group)
 }
 
-/// Makes a group a member of one of a higher level.
+/// Makes a qgroup a member of one of a higher level.
 ///
 /// # Errors
 /// EEXIST if it is; the kernel's.
@@ -372,18 +372,18 @@ pub fn assign(fs: impl AsFd, child: u64, parent: u64) -> nix::Result<()> {
     sys::assign(fs.as_fd(), child, parent)
 }
 
-/// Limits what the members of a group have for themselves, to so many bytes or not at all.
+/// Limits what the members of a qgroup have for themselves, to so many bytes or not at all.
 ///
 /// # Errors
-/// ENOENT if the group is not there; the kernel's.
+/// ENOENT if the qgroup is not there; the kernel's.
 pub fn set_limit(fs: impl AsFd, group: u64, bytes: Option<u64>) -> nix::Result<()> {
     /// What the kernel takes for: no limit.
     const NONE: u64 = u64::MAX;
     sys::limit(fs.as_fd(), group, bytes.unwrap_or(NONE))
 }
 
-/// What a group has now, from the kernel's memory: the quota tree has it as of the last commit. Nothing if there is no such
-/// group.
+/// What a qgroup has now, from the kernel's memory: the quota tree has it as of the last commit. Nothing if there is no such
+/// qgroup.
 ///
 /// # Errors
 /// Reading /sys.
@@ -412,7 +412,7 @@ pub fn usage(fs: impl AsFd, group: u64) -> io::Result<Option<GroupUsage>> {
     match read() {
         Ok(usage) => Ok(Some(usage)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // The group was removed while it was read.
+        // The qgroup was removed while it was read.
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         Err(error) => Err(error),
     }
@@ -434,7 +434,7 @@ fn figure_of(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u64> {
     parsed.map_err(io::Error::other)
 }
 
-/// Where the kernel shows its groups: there while it counts.
+/// Where the kernel shows its qgroups: there while it counts.
 fn groups_dir(fs: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let mut name = String::new();
     for (at, byte) in sys::uuid(fs)?.into_iter().enumerate() {

@@ -65,7 +65,7 @@ mod tests {
             bytes: Some(bytes),
             limit_bytes: Some(GIB),
             inodes: Some(inodes),
-            limit_inodes: Some(4096),
+            inodes_limit: Some(4096),
         }
     }
 

@@ -76,7 +76,7 @@ impl Disk {
         let Ok(usage) = self.look() else { return };
         let held = [
             (&mut expected.disk_bytes, usage.limit_bytes),
-            (&mut expected.inodes, usage.limit_inodes),
+            (&mut expected.inodes, usage.inodes_limit),
         ];
         for (expected, held) in held {
             if expected.is_ok() {
@@ -123,7 +123,7 @@ impl Disk {
             bytes: usage.limit_bytes.unwrap_or(wanted.bytes),
             // A driver may hold somewhat more than it was asked for, and never less: a change would change nothing.
             inodes: usage
-                .limit_inodes
+                .inodes_limit
                 .map_or(wanted.inodes, |held| held.min(wanted.inodes)),
         };
         if let Err(error) = self.set(held, wanted) {

@@ -113,7 +113,7 @@ pub struct DiskUsage {
     /// Files, directories and links.
     pub inodes: Option<u64>,
     /// The limit that is held.
-    pub limit_inodes: Option<u64>,
+    pub inodes_limit: Option<u64>,
 }
 
 impl DiskUsage {
@@ -123,7 +123,7 @@ impl DiskUsage {
             used.zip(limit)
                 .is_some_and(|(used, limit)| used.saturating_add(more) > limit)
         };
-        over(self.bytes, self.limit_bytes, bytes) || over(self.inodes, self.limit_inodes, 1)
+        over(self.bytes, self.limit_bytes, bytes) || over(self.inodes, self.inodes_limit, 1)
     }
 }
 
@@ -190,6 +190,9 @@ pub enum Writable {
 }
 
 /// A storage driver. All calls block. No two of them are about the same sandbox at once, except [`usage`](Self::usage).
+///
+/// Any of them may fail with [`StorageError::Io`], of which the kind [tells](crate::error::is_disk_full) whether it was for want
+/// of room. What else can be is said with each.
 pub trait Storage: Send + Sync + 'static {
     /// The driver's name.
     fn name(&self) -> &'static str;
@@ -203,19 +206,35 @@ pub trait Storage: Send + Sync + 'static {
     }
 
     /// Refuses where the host has no more than its reserve left.
+    ///
+    /// # Errors
+    /// [`StorageError::Reserve`].
     fn admit(&self) -> Result<(), StorageError>;
 
     /// Makes what a new sandbox needs. What it leaves when it fails or is killed, [`remove`](Self::remove) removes.
+    ///
+    /// # Errors
+    /// [`StorageError::Unsupported`] for a limit that it cannot hold; [`StorageError::Unfit`] for an image of another form.
     fn prepare(&self, place: Place<'_>, limit: DiskLimit) -> Result<(), StorageError>;
 
     /// Whether [`open`](Self::open) would find everything. Changes nothing.
+    ///
+    /// # Errors
+    /// Where it would not.
     fn check(&self, place: Place<'_>) -> Result<(), StorageError>;
 
     /// Opens what a start needs, and has the limit held.
+    ///
+    /// # Errors
+    /// Where something is gone or damaged: it is never made anew. [`StorageError::Unsupported`] as for
+    /// [`prepare`](Self::prepare).
     fn open(&self, place: Place<'_>, limit: DiskLimit) -> Result<Root, StorageError>;
 
     /// Has another limit held from now on, or leaves it as it was. `root` is the root directory of a sandbox that is
     /// started, as the host sees it (`/proc/<holder>/root`).
+    ///
+    /// # Errors
+    /// [`StorageError::InUse`] for less than is used; [`StorageError::Unsupported`] for what cannot be held now, or ever.
     fn set_limit(
         &self,
         dir: &Path,
@@ -224,6 +243,9 @@ pub trait Storage: Send + Sync + 'static {
     ) -> Result<(), StorageError>;
 
     /// What its files take. `root`: as for [`set_limit`](Self::set_limit). Changes nothing.
+    ///
+    /// # Errors
+    /// Where it cannot be told.
     fn usage(&self, dir: &Path, root: Option<&Path>) -> Result<DiskUsage, StorageError>;
 
     /// Told before the processes of a sandbox that is to be deleted are ended: what the kernel would do at their end and
@@ -232,23 +254,41 @@ pub trait Storage: Send + Sync + 'static {
 
     /// Removes a sandbox's files: the entry `name` of the directory `parent`, in which its own directory is. Its processes
     /// are dead and it is out of everybody's sight.
+    ///
+    /// # Errors
+    /// Where some of it stays: it may be called again. Nothing there is no error.
     fn remove(&self, parent: &Path, name: &str) -> Result<(), StorageError>;
 
     /// Removes what no sandbox has: `dirs` are the own directories of all that are there, also of damaged ones and of
     /// those being removed. Called once, before anything is created.
+    ///
+    /// # Errors
+    /// Where some of it stays. A directory that cannot be read is none: then all stays that it may name.
     fn sweep(&self, dirs: &[PathBuf]) -> Result<(), StorageError>;
 
     /// What all sandboxes share.
+    ///
+    /// # Errors
+    /// The host's.
     fn host(&self) -> Result<HostDisk, StorageError>;
 
     /// What is free below the file system that images and sandboxes share. None where that is the host's own.
+    ///
+    /// # Errors
+    /// The host's.
     fn beneath(&self) -> Result<Option<Beneath>, StorageError> {
         Ok(None)
     }
 
     /// Gives the pool this size.
+    ///
+    /// # Errors
+    /// [`StorageError::Unsupported`] without a pool that grows, and for less than it has.
     fn grow(&self, bytes: u64) -> Result<HostDisk, StorageError>;
 
     /// Holds sandboxes back from the host's reserve: called every second by the daemon while it serves.
+    ///
+    /// # Errors
+    /// Where some are not held back; it is called again.
     fn keep_reserve(&self) -> Result<(), StorageError>;
 }

@@ -258,7 +258,7 @@ fn a_sandbox_that_runs_on_gets_the_limit_of_its_record_again() {
 fn a_sandbox_that_runs_on_with_more_inodes_than_asked_for_is_left_alone() {
     let held = |inodes| DiskUsage {
         limit_bytes: Some(GIB),
-        limit_inodes: Some(inodes),
+        inodes_limit: Some(inodes),
         ..DiskUsage::default()
     };
     for (inodes, expected) in [(5104, &[] as &[u64]), (5000, &[]), (4096, &[GIB])] {

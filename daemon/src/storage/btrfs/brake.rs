@@ -1,5 +1,5 @@
 //! How much all sandboxes together may take: what they have, and what the host has above its reserve. Held by the kernel as
-//! the limit of the group above all: in the second between two looks only others can take room of the host.
+//! the limit of the qgroup above all: in the second between two looks only others can take room of the host.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -28,7 +28,7 @@ pub(super) struct Room {
     pub(super) not_written: u64,
 }
 
-/// The limit of the group above all.
+/// The limit of the qgroup above all.
 #[derive(Debug)]
 pub(super) struct Brake {
     reserve: u64,

@@ -134,7 +134,7 @@ impl Drop for Unowned<'_> {
     }
 }
 
-/// As root of its user namespace, a sandbox that may make subvolumes makes them outside of its group.
+/// As root of its user namespace, a sandbox that may make subvolumes makes them outside of its qgroup.
 pub(super) fn refuse_without_filter(program: &seccomp::Program) -> Result<(), StorageError> {
     if seccomp::denies_btrfs(program) {
         return Ok(());
@@ -264,7 +264,7 @@ impl Storage for Btrfs {
             bytes: Some(bytes),
             limit_bytes,
             inodes: None,
-            limit_inodes: None,
+            inodes_limit: None,
         })
     }
 
@@ -298,8 +298,8 @@ impl Storage for Btrfs {
             }
         }
         self.destroy_orphans(&owned)?;
-        if let Err(errno) = self.roots.remove_groups_of_nothing() {
-            tracing::warn!(%errno, "groups of subvolumes that are gone stay");
+        if let Err(errno) = self.roots.remove_qgroups_of_nothing() {
+            tracing::warn!(%errno, "qgroups of subvolumes that are gone stay");
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! The btrfs driver: an image is a subvolume, a sandbox is a writable snapshot of it, and a group of level 1 per sandbox
-//! holds its limit. All groups are below one of level 2, whose limit keeps the host's reserve. Its number is the pool's own:
-//! a file system that the state directory lies on may have other pools, and groups of whomever.
+//! The btrfs driver: an image is a subvolume, a sandbox is a writable snapshot of it, and a qgroup of level 1 per sandbox
+//! holds its limit. All qgroups are below one of level 2, whose limit keeps the host's reserve. Its number is the pool's own:
+//! a file system that the state directory lies on may have other pools, and qgroups of whomever.
 //!
 //! ```text
 //! <pool>/volume                    says the pool's number
-//! <pool>/roots/<16 hex>            a sandbox's files; the digits are its number, and the group is 1/<number>
+//! <pool>/roots/<16 hex>            a sandbox's files; the digits are its number, and the qgroup is 1/<number>
 //! <sandbox's directory>/volume     says which one is its own
 //! ```
 //!
@@ -13,9 +13,9 @@
 
 /// What implements the trait.
 mod driver;
-/// The number of a sandbox's subvolume and group, and the file that says it.
+/// The number of a sandbox's subvolume and qgroup, and the file that says it.
 mod volume;
-/// Subvolumes and their groups in the pool.
+/// Subvolumes and their qgroups in the pool.
 mod roots;
 /// Roots made ahead.
 mod spares;

@@ -1,4 +1,4 @@
-//! Subvolumes and their groups in the pool. Nothing here knows of sandboxes.
+//! Subvolumes and their qgroups in the pool. Nothing here knows of sandboxes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 4;
 pub(super) struct Roots {
     path: PathBuf,
     dir: File,
-    /// The group that all sandboxes' groups are in.
+    /// The qgroup that all sandboxes' qgroups are in.
     all: u64,
     owner: Owner,
 }
@@ -34,13 +34,13 @@ pub(super) struct Roots {
 /// Whose the file system is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// A pool's own, in its file: every group is one of it.
+    /// A pool's own, in its file: every qgroup is one of it.
     Pool,
-    /// The host's: there are groups that are nobody's business.
+    /// The host's: there are qgroups that are nobody's business.
     Host,
 }
 
-/// Subvolumes that are destroyed, and whose group is to go with them.
+/// Subvolumes that are destroyed, and whose qgroup is to go with them.
 #[derive(Debug)]
 pub(super) struct Destroyed {
     pub(super) volume: Volume,
@@ -80,9 +80,9 @@ impl Roots {
         let quotas = fault::around("btrfs.enable quotas", || btrfs::enable_quotas(&dir))
             .map_err(|e| StorageError::io("have quotas counted on", &path, e))?;
         refuse_full_quotas(quotas)?;
-        let all = number_of(pool.dir())?.group_of_all();
-        make_group_of_all(&dir, all)
-            .map_err(|e| StorageError::io("make the group of", &path, e))?;
+        let all = number_of(pool.dir())?.qgroup_of_all();
+        make_qgroup_of_all(&dir, all)
+            .map_err(|e| StorageError::io("make the qgroup of", &path, e))?;
         let owner = match pool.file() {
             Some(_) => Owner::Pool,
             None => Owner::Host,
@@ -130,13 +130,13 @@ impl Roots {
         move |errno| StorageError::io(action, &path, errno)
     }
 
-    /// Makes a root from an image, with a group of its own and no limit. On disk when this returns.
+    /// Makes a root from an image, with a qgroup of its own and no limit. On disk when this returns.
     pub(super) fn make(&self, image: &Path) -> Result<Volume, StorageError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let source = rustix::fs::open(image, flags, Mode::empty())
             .map_err(|e| StorageError::io("open", image, e))?;
-        let half = self.make_group()?;
-        let (name, groups) = (half.volume.to_string(), [half.volume.group()]);
+        let half = self.make_qgroup()?;
+        let (name, groups) = (half.volume.to_string(), [half.volume.qgroup()]);
         fault::around("btrfs.snapshot", || {
             btrfs::snapshot(&source, &self.dir, &name, Access::ReadWrite, &groups)
         })
@@ -144,7 +144,7 @@ impl Roots {
         Ok(half.whole())
     }
 
-    fn make_group(&self) -> Result<Half<'_>, StorageError> {
+    fn make_qgroup(&self) -> Result<Half<'_>, StorageError> {
         let mut taken = Errno::EEXIST;
         for _ in 0..ATTEMPTS {
             let volume = Volume::random().map_err(|e| StorageError::io("number", &self.path, e))?;
@@ -152,22 +152,22 @@ impl Roots {
                 roots: self,
                 volume,
             };
-            match fault::around("btrfs.make group", || self.make_group_of(volume)) {
+            match fault::around("btrfs.make group", || self.make_qgroup_of(volume)) {
                 Ok(()) => return Ok(half),
                 Err(Errno::EEXIST) => {
                     // It is another one's.
                     taken = Errno::EEXIST;
                     half.whole();
                 }
-                Err(errno) => return Err(self.failed("make the group of", volume)(errno)),
+                Err(errno) => return Err(self.failed("make the qgroup of", volume)(errno)),
             }
         }
-        Err(StorageError::io("make a group in", &self.path, taken))
+        Err(StorageError::io("make a qgroup in", &self.path, taken))
     }
 
-    fn make_group_of(&self, volume: Volume) -> nix::Result<()> {
-        btrfs::create_group(self.fs(), volume.group())?;
-        btrfs::assign(self.fs(), volume.group(), self.all)
+    fn make_qgroup_of(&self, volume: Volume) -> nix::Result<()> {
+        btrfs::create_group(self.fs(), volume.qgroup())?;
+        btrfs::assign(self.fs(), volume.qgroup(), self.all)
     }
 
     /// The root directory (O_PATH).
@@ -180,23 +180,23 @@ impl Roots {
     /// Has a limit held. Full or not, nothing that is there is touched.
     pub(super) fn set_limit(&self, volume: Volume, bytes: Option<u64>) -> Result<(), StorageError> {
         fault::around("btrfs.set limit", || {
-            btrfs::set_limit(self.fs(), volume.group(), bytes)
+            btrfs::set_limit(self.fs(), volume.qgroup(), bytes)
         })
         .map_err(self.failed("set the limit of", volume))
     }
 
     pub(super) fn usage(&self, volume: Volume) -> Result<GroupUsage, StorageError> {
-        let usage = btrfs::usage(self.fs(), volume.group()).and_then(|usage| {
-            usage.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its group is gone"))
+        let usage = btrfs::usage(self.fs(), volume.qgroup()).and_then(|usage| {
+            usage.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its qgroup is gone"))
         });
         usage.map_err(|e| StorageError::io("read what is used by", &self.path(volume), e))
     }
 
-    /// Takes a root out of sight, with all that lies in it. One that is not there is no error: the group may still be.
+    /// Takes a root out of sight, with all that lies in it. One that is not there is no error: the qgroup may still be.
     pub(super) fn destroy(&self, volume: Volume) -> Result<Destroyed, StorageError> {
         // At its limit, a change of the file system's own trees could be refused as well. On a full file system the limit itself
         // cannot be changed, and to destroy is what helps: the kernel keeps room for that.
-        match btrfs::set_limit(self.fs(), volume.group(), None) {
+        match btrfs::set_limit(self.fs(), volume.qgroup(), None) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOSPC) => {}
             Err(errno) => return Err(self.failed("lift the limit of", volume)(errno)),
         }
@@ -235,27 +235,27 @@ impl Roots {
         btrfs::start_commit(self.fs())
     }
 
-    /// Whether nothing is left: then the group is gone, too.
+    /// Whether nothing is left: then the qgroup is gone, too.
     pub(super) fn is_gone(&self, destroyed: &Destroyed) -> Result<bool, StorageError> {
         let volume = destroyed.volume;
         for id in &destroyed.ids {
             if !btrfs::is_dropped(self.fs(), *id).map_err(self.failed("look for", volume))? {
                 return Ok(false);
             }
-            // The kernel does it by itself from 6.11 on. If it cannot be, the group above tells.
+            // The kernel does it by itself from 6.11 on. If it cannot be, the qgroup above tells.
             let _ = btrfs::remove_group(self.fs(), *id);
         }
         let removed = fault::around("btrfs.remove group", || {
-            btrfs::remove_group(self.fs(), volume.group())
+            btrfs::remove_group(self.fs(), volume.qgroup())
         });
         match removed {
             Ok(()) | Err(Errno::ENOENT) => Ok(true),
             Err(Errno::EBUSY) => Ok(false),
-            Err(errno) => Err(self.failed("remove the group of", volume)(errno)),
+            Err(errno) => Err(self.failed("remove the qgroup of", volume)(errno)),
         }
     }
 
-    /// All that have a root, and all that have a group.
+    /// All that have a root, and all that have a qgroup.
     pub(super) fn all(&self) -> Result<Vec<Volume>, StorageError> {
         let listed = |e| StorageError::io("list", &self.path, e);
         let mut all = Vec::new();
@@ -265,19 +265,19 @@ impl Roots {
             all.extend(name.to_str().and_then(Volume::parse));
         }
         let groups = match self.owner {
-            // Also those that were not put into the group of all any more.
+            // Also those that were not put into the qgroup of all any more.
             Owner::Pool => btrfs::groups(self.fs()),
             Owner::Host => btrfs::members(self.fs(), self.all),
         };
         let groups = groups.map_err(|e| listed(e.into()))?;
-        all.extend(groups.into_iter().filter_map(Volume::of_group));
+        all.extend(groups.into_iter().filter_map(Volume::of_qgroup));
         all.sort_unstable();
         all.dedup();
         Ok(all)
     }
 
-    /// Removes the groups that destroyed subvolumes left on kernels before 6.11.
-    pub(super) fn remove_groups_of_nothing(&self) -> nix::Result<()> {
+    /// Removes the qgroups that destroyed subvolumes left on kernels before 6.11.
+    pub(super) fn remove_qgroups_of_nothing(&self) -> nix::Result<()> {
         if self.owner == Owner::Host {
             return Ok(());
         }
@@ -307,15 +307,15 @@ fn number_of(dir: &Path) -> Result<Volume, StorageError> {
     Ok(number)
 }
 
-/// Makes the group above all, if it is not there. To ask the kernel for one that is takes room, which a full file system has not.
-fn make_group_of_all(fs: &File, all: u64) -> io::Result<()> {
+/// Makes the qgroup above all, if it is not there. To ask the kernel for one that is takes room, which a full file system has not.
+fn make_qgroup_of_all(fs: &File, all: u64) -> io::Result<()> {
     if btrfs::usage(fs, all)?.is_none() {
         btrfs::create_group(fs, all)?;
     }
     Ok(())
 }
 
-/// With full quotas a snapshot that gets into a group makes all figures wrong, and stops them, until everything is counted anew.
+/// With full quotas a snapshot that gets into a qgroup makes all figures wrong, and stops them, until everything is counted anew.
 fn refuse_full_quotas(quotas: Quotas) -> Result<(), StorageError> {
     match quotas {
         Quotas::Simple => Ok(()),

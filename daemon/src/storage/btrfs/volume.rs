@@ -1,4 +1,4 @@
-//! The number of a sandbox's subvolume and group, and the file that says it.
+//! The number of a sandbox's subvolume and qgroup, and the file that says it.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -49,19 +49,19 @@ impl Volume {
         Self::from_number(u64::from_str_radix(name, 16).ok()?)
     }
 
-    /// The one that has this group.
-    pub(super) fn of_group(group: u64) -> Option<Self> {
-        let volume = Self::from_number(group & ((1 << LEVEL_SHIFT) - 1))?;
-        (volume.group() == group).then_some(volume)
+    /// The one that has this qgroup.
+    pub(super) fn of_qgroup(id: u64) -> Option<Self> {
+        let volume = Self::from_number(id & ((1 << LEVEL_SHIFT) - 1))?;
+        (volume.qgroup() == id).then_some(volume)
     }
 
-    /// The group of level 2 that a pool with this number has for all its sandboxes.
-    pub(super) const fn group_of_all(self) -> u64 {
+    /// The qgroup of level 2 that a pool with this number has for all its sandboxes.
+    pub(super) const fn qgroup_of_all(self) -> u64 {
         2 << LEVEL_SHIFT | self.0
     }
 
-    /// The id of its group.
-    pub(super) const fn group(self) -> u64 {
+    /// The id of its qgroup.
+    pub(super) const fn qgroup(self) -> u64 {
         1 << LEVEL_SHIFT | self.0
     }
 
@@ -130,7 +130,7 @@ mod tests {
         volume.write(temp.path()).expect("written");
         assert_eq!(Volume::read(temp.path()).expect("read"), Some(volume));
         assert_eq!(Volume::parse(&volume.to_string()), Some(volume));
-        assert_eq!(Volume::of_group(volume.group()), Some(volume));
+        assert_eq!(Volume::of_qgroup(volume.qgroup()), Some(volume));
         Volume::unwrite(temp.path()).expect("taken back");
         Volume::unwrite(temp.path()).expect("taken back before");
         assert_eq!(Volume::read(temp.path()).expect("read"), None);
@@ -157,9 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn only_groups_of_level_one_are_of_volumes() {
+    fn only_qgroups_of_level_one_are_of_volumes() {
         for group in [0, 300, 1 << 48, 2 << 48 | 1, 3 << 48 | 7] {
-            assert_eq!(Volume::of_group(group), None, "{group:x}");
+            assert_eq!(Volume::of_qgroup(group), None, "{group:x}");
         }
     }
 }

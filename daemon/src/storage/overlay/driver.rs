@@ -345,7 +345,7 @@ impl Storage for Overlay {
             bytes: is_known.then(|| blocks.saturating_sub(free) * BLOCK),
             limit_bytes: Some(limit_bytes / BLOCK * BLOCK),
             inodes: is_known.then(|| inodes.saturating_sub(free_inodes)),
-            limit_inodes: Some(inodes),
+            inodes_limit: Some(inodes),
         })
     }
 

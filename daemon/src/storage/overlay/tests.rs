@@ -238,7 +238,7 @@ fn a_layer_has_the_directories_of_an_overlay_and_nothing_is_used() {
         );
         assert_eq!(usage.limit_bytes, Some(LIMIT.bytes));
         assert!(usage.bytes < Some(MIB / 16), "{usage:?}");
-        assert!(usage.limit_inodes >= Some(4096), "{usage:?}");
+        assert!(usage.inodes_limit >= Some(4096), "{usage:?}");
         assert!(!usage.is_full(4096));
         bench.stop(started);
     }
@@ -289,7 +289,7 @@ fn inodes_are_limited_and_come_back() {
     let error = make(count).expect_err("none left");
     assert_eq!(error.raw_os_error(), Some(ENOSPC));
     let usage = bench.usage(Some(&started));
-    assert_eq!(usage.inodes, usage.limit_inodes);
+    assert_eq!(usage.inodes, usage.inodes_limit);
     assert!(usage.is_full(0));
     fs::remove_file(started.file("0")).expect("removed");
     make(count).expect("one is free");
@@ -362,7 +362,7 @@ fn a_stopped_layer_grows_at_its_next_start_with_all_that_is_in_it() {
         let started = bench.start(large);
         let usage = bench.usage(Some(&started));
         assert_eq!(usage.limit_bytes, Some(large.bytes));
-        assert!(usage.limit_inodes >= Some(20_000), "{usage:?}");
+        assert!(usage.inodes_limit >= Some(20_000), "{usage:?}");
         started.write("more", 300 * MIB).expect("there is room");
         let kept = fs::metadata(started.file("kept")).expect("kept").len();
         assert_eq!(kept, 10 * MIB);

@@ -54,6 +54,6 @@ fn sandbox_to_wire(sandbox: SandboxDisk) -> wire::SandboxDisk {
         used_bytes: usage.bytes,
         limit_bytes: usage.limit_bytes,
         inodes: usage.inodes,
-        limit_inodes: usage.limit_inodes,
+        limit_inodes: usage.inodes_limit,
     }
 }

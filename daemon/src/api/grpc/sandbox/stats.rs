@@ -26,7 +26,7 @@ pub(super) fn stats_to_wire(stats: Stats) -> wire::SandboxStats {
         disk_bytes: stats.disk.bytes,
         disk_limit_bytes: stats.disk.limit_bytes,
         inodes: stats.disk.inodes,
-        inodes_limit: stats.disk.limit_inodes,
+        inodes_limit: stats.disk.inodes_limit,
     }
 }
 
