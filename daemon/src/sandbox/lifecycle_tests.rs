@@ -21,6 +21,21 @@ impl Daemon {
         let id = acquired.sandbox.identity.id;
         self.registry.get(&tenant, &super::SandboxRef::Id(id))
     }
+
+    /// A new sandbox with this idle policy.
+    pub(super) async fn acquire_with(&self, policy: IdleChange) -> Handle<FakeLive> {
+        let handle = self.acquire("a").await.expect("made");
+        handle.change(idle(policy)).await.expect("changed");
+        handle
+    }
+
+    /// The first of all sandboxes.
+    pub(super) fn first(&self) -> Handle<FakeLive> {
+        let all = self
+            .registry
+            .list(&Tenant::default(), &Filter::default(), None, 1);
+        all[0].clone()
+    }
 }
 
 #[test]
@@ -43,12 +58,10 @@ fn after_a_reboot_it_is_stopped_and_the_next_use_starts_it() {
     drop(first);
     fake.reboot();
     let second = Daemon::on(&fake);
-    let all = second
-        .registry
-        .list(&Tenant::default(), &Filter::default(), None, 10);
-    assert_eq!(all[0].state(), State::Stopped);
+    let handle = second.first();
+    assert_eq!(handle.state(), State::Stopped);
     second.run(async {
-        let admission = all[0].admit(Resume::Auto).await.expect("started");
+        let admission = handle.admit(Resume::Auto).await.expect("started");
         assert_eq!(admission.live().life, 2);
     });
 }
@@ -99,11 +112,7 @@ fn the_idle_policy_freezes_then_stops_then_deletes() {
     let fake = Fake::default();
     let daemon = Daemon::on(&fake);
     daemon.run(async {
-        let handle = daemon.acquire("a").await.expect("made");
-        handle
-            .change(idle(seconds(10, 20, 30)))
-            .await
-            .expect("changed");
+        let handle = daemon.acquire_with(seconds(10, 20, 30)).await;
         let in_use = handle.use_now();
         after(100).await;
         assert_eq!(handle.state(), State::Running);
@@ -129,11 +138,7 @@ fn one_that_a_caller_paused_is_not_swept_and_counts_on_when_it_goes_on() {
     let fake = Fake::default();
     let daemon = Daemon::on(&fake);
     daemon.run(async {
-        let handle = daemon.acquire("a").await.expect("made");
-        handle
-            .change(idle(seconds(10, 20, 0)))
-            .await
-            .expect("changed");
+        let handle = daemon.acquire_with(seconds(10, 20, 0)).await;
         handle.pause().await.expect("paused");
         after(1000).await;
         assert_eq!(handle.state(), State::Frozen);
@@ -152,10 +157,7 @@ fn one_that_a_caller_paused_is_not_swept_and_counts_on_when_it_goes_on() {
     // Also for the next daemon.
     let daemon = Daemon::on(&fake);
     daemon.run(async {
-        let handle = daemon
-            .registry
-            .list(&Tenant::default(), &Filter::default(), None, 1)[0]
-            .clone();
+        let handle = daemon.first();
         after(1000).await;
         assert_eq!(handle.state(), State::Frozen);
     });
@@ -167,11 +169,7 @@ fn a_use_puts_the_policy_off_and_a_look_does_not() {
     let fake = Fake::default();
     let daemon = Daemon::on(&fake);
     daemon.run(async {
-        let handle = daemon.acquire("a").await.expect("made");
-        handle
-            .change(idle(seconds(10, 0, 0)))
-            .await
-            .expect("changed");
+        let handle = daemon.acquire_with(seconds(10, 0, 0)).await;
         for _ in 0..20 {
             after(5).await;
             drop(handle.admit(Resume::Auto).await.expect("running"));
@@ -195,20 +193,13 @@ fn want_of_use_counts_on_over_a_restart() {
     let fake = Fake::default();
     let daemon = Daemon::on(&fake);
     daemon.run(async {
-        let handle = daemon.acquire("a").await.expect("made");
-        handle
-            .change(idle(seconds(0, 200, 0)))
-            .await
-            .expect("changed");
+        daemon.acquire_with(seconds(0, 200, 0)).await;
         after(150).await;
     });
     drop(daemon);
     let daemon = Daemon::on(&fake);
     daemon.run(async {
-        let handle = daemon
-            .registry
-            .list(&Tenant::default(), &Filter::default(), None, 1)[0]
-            .clone();
+        let handle = daemon.first();
         // Noted after one minute.
         after(130).await;
         assert_eq!(handle.state(), State::Running);
@@ -245,11 +236,7 @@ fn a_note_is_written_anew_each_hour_also_after_a_late_use() {
     let fake = Fake::default();
     let daemon = Daemon::on(&fake);
     daemon.run(async {
-        let handle = daemon.acquire("a").await.expect("made");
-        handle
-            .change(idle(seconds(0, 9000, 0)))
-            .await
-            .expect("changed");
+        let handle = daemon.acquire_with(seconds(0, 9000, 0)).await;
         let in_use = handle.admit(Resume::Auto).await.expect("it runs").use_on();
         fake.world().failing.push("freeze");
         handle.pause().await.expect_err("it fails");
@@ -295,8 +282,7 @@ fn a_run_and_the_idle_policy_never_race_into_an_error() {
             let fake = Fake::default();
             let daemon = Daemon::on(&fake);
             daemon.run(async {
-                let handle = daemon.acquire("a").await.expect("made");
-                handle.change(idle(policy)).await.expect("changed");
+                let handle = daemon.acquire_with(policy).await;
                 tokio::time::sleep(Duration::from_secs(10)).await;
                 turns(yields).await;
                 let admission = handle.admit(Resume::Auto).await.expect("admitted");
@@ -325,10 +311,7 @@ fn what_was_changed_holds_over_stop_start_and_restart() {
     });
     drop(daemon);
     let daemon = Daemon::on(&fake);
-    let after = daemon
-        .registry
-        .list(&Tenant::default(), &Filter::default(), None, 1)[0]
-        .view();
+    let after = daemon.first().view();
     assert_eq!(
         (&after.idle, &after.labels, &after.limits),
         (&view.idle, &view.labels, &view.limits)

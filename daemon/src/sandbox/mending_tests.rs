@@ -3,21 +3,11 @@
 use std::time::Duration;
 
 use super::fake::{Daemon, Fake, FakeLive, Moment};
-use super::filter::Filter;
 use super::handle::{Handle, Resume};
-use super::id::Tenant;
 use super::lifecycle_tests::{after, idle, seconds};
 use super::runtime::Motion;
 use super::state::State;
 use crate::error::{Error, Result};
-
-/// The sandbox that a daemon took up.
-fn only(daemon: &Daemon) -> Handle<FakeLive> {
-    daemon
-        .registry
-        .list(&Tenant::default(), &Filter::default(), None, 1)[0]
-        .clone()
-}
 
 /// A stream that opened and closed, or a call that is refused because it is frozen, does not end the caller's pause: not
 /// for this daemon and not for the next one.
@@ -46,7 +36,7 @@ fn one_that_a_caller_paused_stays_so_over_a_restart_though_it_was_used() {
         drop(daemon);
         let daemon = Daemon::on(&fake);
         daemon.run(async {
-            let handle = only(&daemon);
+            let handle = daemon.first();
             after(1000).await;
             assert_eq!(handle.state(), State::Frozen);
             // Thawed, it is its policy's again.
@@ -64,8 +54,7 @@ fn the_idle_policy_does_not_wait_for_the_gate_without_a_bound() {
         let fake = Fake::default();
         let daemon = Daemon::on(&fake);
         daemon.run(async {
-            let handle = daemon.acquire("a").await.expect("made");
-            handle.change(idle(policy)).await.expect("changed");
+            let handle = daemon.acquire_with(policy).await;
             after(9).await;
             // Without a use, which no caller can: so that it stays due.
             let gate = handle.hold_gate().await;

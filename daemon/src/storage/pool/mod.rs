@@ -20,7 +20,7 @@ mod mount;
 mod namespace;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;

@@ -24,7 +24,7 @@ fn open(state_dir: &Path) -> Result<Pool, StorageError> {
 }
 
 /// What a daemon does until it is killed.
-fn daemon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(in crate::storage) fn daemon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let life = scope.spawn(|| {
             make_mounts_private().expect("mounts of its own");
