@@ -316,59 +316,20 @@ mod tests {
     /// ATTACKS A05.
     #[test]
     fn limits_out_of_bounds_are_refused_and_the_bound_is_named() {
+        type Field = fn(&mut RequestedLimits) -> &mut Option<i64>;
+        let fields: [(Bounds, Field); 7] = [
+            (MEMORY_BYTES, |asked| &mut asked.memory_bytes),
+            (PIDS, |asked| &mut asked.pids),
+            (CPU_MILLIS, |asked| &mut asked.cpu_millis),
+            (OPEN_FILES, |asked| &mut asked.open_files),
+            (SHM_BYTES, |asked| &mut asked.shm_bytes),
+            (DISK_BYTES, |asked| &mut asked.disk_bytes),
+            (INODES, |asked| &mut asked.inodes),
+        ];
         for value in [0, -1, i64::MIN, 1, i64::MAX] {
-            let requests = [
-                (
-                    MEMORY_BYTES,
-                    RequestedLimits {
-                        memory_bytes: Some(value),
-                        ..Default::default()
-                    },
-                ),
-                (
-                    PIDS,
-                    RequestedLimits {
-                        pids: Some(value),
-                        ..Default::default()
-                    },
-                ),
-                (
-                    CPU_MILLIS,
-                    RequestedLimits {
-                        cpu_millis: Some(value),
-                        ..Default::default()
-                    },
-                ),
-                (
-                    OPEN_FILES,
-                    RequestedLimits {
-                        open_files: Some(value),
-                        ..Default::default()
-                    },
-                ),
-                (
-                    SHM_BYTES,
-                    RequestedLimits {
-                        shm_bytes: Some(value),
-                        ..Default::default()
-                    },
-                ),
-                (
-                    DISK_BYTES,
-                    RequestedLimits {
-                        disk_bytes: Some(value),
-                        ..Default::default()
-                    },
-                ),
-                (
-                    INODES,
-                    RequestedLimits {
-                        inodes: Some(value),
-                        ..Default::default()
-                    },
-                ),
-            ];
-            for (bounds, request) in requests {
+            for (bounds, field) in &fields {
+                let mut request = RequestedLimits::default();
+                *field(&mut request) = Some(value);
                 let error = request
                     .resolve(&Limits::default())
                     .expect_err("out of bounds");
