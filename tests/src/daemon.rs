@@ -20,7 +20,7 @@ use crate::image::{self, Shared};
 use crate::notify::Notify;
 use crate::slot::{Slot, Width, require_root};
 use crate::storage::{self, Driver};
-use crate::wait::until_blocking;
+use crate::wait::{SOON, until_blocking};
 
 /// A daemon has drained and gone within this time of SIGTERM.
 const STOPPED_WITHIN: Duration = Duration::from_secs(15);
@@ -291,9 +291,19 @@ impl Daemon {
         self.state_dir.clone()
     }
 
+    /// Where the daemon keeps its sandboxes.
+    pub fn sandboxes_dir(&self) -> PathBuf {
+        self.state_dir().join("sandboxes")
+    }
+
     /// Where the daemon keeps the sandbox of this id.
     pub fn sandbox_dir(&self, id: &str) -> PathBuf {
-        self.state_dir().join("sandboxes").join(id)
+        self.sandboxes_dir().join(id)
+    }
+
+    /// How many sandboxes have a directory.
+    pub fn sandboxes_on_disk(&self) -> Result<usize> {
+        Ok(std::fs::read_dir(self.sandboxes_dir())?.count())
     }
 
     /// The configuration file.
@@ -361,10 +371,10 @@ impl Daemon {
         }
     }
 
-    /// Waits until it has ended by itself.
-    pub fn ended(&mut self, within: Duration) -> Result<ExitStatus> {
+    /// Waits until it has ended by itself, be it of what it does in the background: journals are put on disk every 5 s.
+    pub fn ended(&mut self) -> Result<ExitStatus> {
         let child = self.child.as_mut().context("the daemon runs")?;
-        let status = until_blocking("the daemon has ended", within, || Ok(child.try_wait()?))?;
+        let status = until_blocking("the daemon has ended", SOON, || Ok(child.try_wait()?))?;
         self.child = None;
         Ok(status)
     }

@@ -11,6 +11,7 @@ pub mod cgroup; // the host's cgroup trees, seen from outside: find, kill, remov
 pub mod cli; // the `lodge` command, run as a user runs it
 pub mod daemon; // a `lodged` of the test's own: start, restart, kill, clean up
 pub mod fake_holder; // a holder that lies to the daemon
+pub mod fault; // the places at which the daemon can be told to fail
 pub mod footprint; // what a daemon uses of the host: what must not grow
 pub mod host; // processes, mounts and settings of the host, seen from outside
 pub mod hostile; // tar archives that no honest tool writes

@@ -48,8 +48,7 @@ pub fn file(state_dir: &Path) -> PathBuf {
 
 /// The subvolume of a sandbox, as the daemon sees it.
 pub fn root_of(daemon: &Daemon, room: &Room) -> Result<PathBuf> {
-    let volume = daemon.state_dir().join("sandboxes").join(room.id());
-    let volume = volume.join("layer/volume");
+    let volume = daemon.sandbox_dir(room.id()).join("layer/volume");
     let text = fs::read_to_string(&volume);
     let text = text.with_context(|| format!("read {}", volume.display()))?;
     let volume: serde_json::Value = serde_json::from_str(&text)?;

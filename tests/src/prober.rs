@@ -38,6 +38,22 @@ CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
 SIGCHLD = 17
 ";
 
+/// Defines `fill(path, most)`: writes zeros to a file until there is no room, and gives how many bytes that were and why no
+/// more. Written through now and then: what is only in memory is not taken yet.
+pub const FILL: &str = r"
+import errno, os
+def fill(path, most=1 << 40):
+    written, block = 0, bytes(1 << 18)
+    try:
+        out = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        while written < most:
+            written += os.write(out, block)
+            if written % (16 << 20) == 0: os.fsync(out)
+        return written, 'OK'
+    except OSError as e:
+        return written, errno.errorcode[e.errno]
+";
+
 /// A probe's program: the prelude and `body`.
 pub fn program(body: &str) -> String {
     format!("{PRELUDE}\n{body}")

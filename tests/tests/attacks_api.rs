@@ -1,23 +1,14 @@
 //! Attacks A01 to A05: calls that no honest client makes.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::api::{by_id, by_name, refused};
 use lodge_tests::arena::Arena;
-use lodge_tests::daemon::Daemon;
 use tonic::Code;
 
 const MIB: usize = 1 << 20;
-
-fn sandboxes_on_disk(daemon: &Daemon) -> usize {
-    fs::read_dir(daemon.state_dir().join("sandboxes"))
-        .into_iter()
-        .flatten()
-        .count()
-}
 
 /// Every call that takes a name, an id or a run's id refuses this one.
 async fn refused_everywhere(arena: &Arena, name: &str) -> Result<()> {
@@ -70,7 +61,7 @@ async fn refused_everywhere(arena: &Arena, name: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_a01_hostile_names_and_ids() -> Result<()> {
     let arena = Arena::new().await?;
-    let before = sandboxes_on_disk(&arena.daemon);
+    let before = arena.daemon.sandboxes_on_disk()?;
     let long = "a".repeat(129);
     for name in [
         "../x",
@@ -101,7 +92,7 @@ async fn attack_a01_hostile_names_and_ids() -> Result<()> {
         "no sandbox",
     )?;
     ensure!(
-        sandboxes_on_disk(&arena.daemon) == before,
+        arena.daemon.sandboxes_on_disk()? == before,
         "something was made on disk"
     );
     arena.check().await
@@ -290,7 +281,7 @@ async fn attack_a05_hostile_limits() -> Result<()> {
         ("open_files", |l, v| l.open_files = Some(v), 64),
         ("shm_bytes", |l, v| l.shm_bytes = Some(v), 1 << 20),
     ];
-    let before = sandboxes_on_disk(&arena.daemon);
+    let before = arena.daemon.sandboxes_on_disk()?;
     for (name, set, minimum) in fields {
         for value in [0, -1, 1, minimum - 1, i64::MAX, i64::MIN] {
             let mut limits = pb::Limits::default();
@@ -312,7 +303,7 @@ async fn attack_a05_hostile_limits() -> Result<()> {
         }
     }
     ensure!(
-        sandboxes_on_disk(&arena.daemon) == before,
+        arena.daemon.sandboxes_on_disk()? == before,
         "something was made on disk"
     );
     arena.check().await

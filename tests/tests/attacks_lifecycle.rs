@@ -39,7 +39,7 @@ async fn attack_a06_a_hundred_creates_of_one_name() -> Result<()> {
         ids.insert(answer.sandbox.context("a sandbox")?.id);
     }
     ensure!((created, ids.len()) == (1, 1), "{created} created {ids:?}");
-    let directories = std::fs::read_dir(daemon.state_dir().join("sandboxes"))?.count();
+    let directories = daemon.sandboxes_on_disk()?;
     ensure!(directories == 1, "{directories} directories");
     Ok(())
 }

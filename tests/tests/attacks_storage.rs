@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::arena::Arena;
-use lodge_tests::prober::{self, program};
+use lodge_tests::prober::{self, FILL, program};
 use lodge_tests::room::Ran;
 use lodge_tests::storage;
 
@@ -23,21 +23,6 @@ const METADATA: u64 = 96 * MIB;
 /// Filling takes its time on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Defines `fill(path)`: writes zeros until there is no room, and says how many bytes that were and why no more.
-const FILLER: &str = "
-import errno
-def fill(path, most=1 << 40):
-    written, block = 0, bytes(1 << 18)
-    try:
-        out = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-        while written < most:
-            written += os.write(out, block)
-            if written % (16 << 20) == 0: os.fsync(out)
-        return written, 'OK'
-    except OSError as e:
-        return written, errno.errorcode[e.errno]
-";
-
 async fn arena() -> Result<Arena> {
     Arena::with_limits(pb::Limits {
         disk_bytes: Some(DISK.cast_signed()),
@@ -49,7 +34,7 @@ async fn arena() -> Result<Arena> {
 }
 
 async fn attack(arena: &Arena, body: &str) -> Result<Ran> {
-    let program = program(&format!("{FILLER}\n{body}"));
+    let program = program(&format!("{FILL}\n{body}"));
     let attack = arena.attacker.python(&program).root().timeout(PATIENCE);
     arena.unseen(attack.await?)
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, DiskFullPlace, Stream};
 use lodge_tests::daemon::Daemon;
+use lodge_tests::prober::FILL;
 use lodge_tests::room::{Ran, Room};
 use lodge_tests::storage::{self, Driver};
 use lodge_tests::wait::until;
@@ -26,18 +27,6 @@ const ROOM_WITHIN: Duration = Duration::from_secs(30);
 const BACK_WITHIN: Duration = Duration::from_secs(150);
 const MANY_FILES: usize = 300_000;
 
-/// Writes zeros to a file until there is no room; says how many bytes that were.
-const FILL: &str = "
-import errno, os, sys
-out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)
-written, block = 0, bytes(1 << 18)
-try:
-    while True:
-        written += os.write(out, block)
-        if written % (16 << 20) == 0: os.fsync(out)
-except OSError as e:
-    print(written, errno.errorcode[e.errno])
-";
 /// Makes files of a thousand bytes until there is no room; says how many.
 const FILL_WITH_FILES: &str = "
 import errno, os
@@ -81,6 +70,12 @@ impl Ground {
             room,
             neighbour,
         })
+    }
+
+    /// Fills a file until there is no more room.
+    async fn fill(&self, path: &str) -> Result<Ran> {
+        let program = format!("{FILL}print(*fill('{path}'))");
+        self.room.python(&program).await
     }
 
     fn taken(&self) -> Result<u64> {
@@ -157,7 +152,7 @@ fn is_told(ran: &Ran, place: DiskFullPlace) -> Result<()> {
 async fn filled_by_one_file(path: &str) -> Result<()> {
     let ground = Ground::new().await?;
     let before = ground.taken()?;
-    let ran = ground.room.argv(&["python3", "-c", FILL, path]).await?;
+    let ran = ground.fill(path).await?;
     let written = failed_at(&ran)?;
     ensure!(
         written > DISK / 2 && written <= DISK,
@@ -224,8 +219,7 @@ async fn case_m3_filled_by_many_small_files() -> Result<()> {
 async fn case_m3_filled_dev_shm() -> Result<()> {
     let ground = Ground::new().await?;
     let before = ground.taken()?;
-    let fill = ["python3", "-c", FILL, "/dev/shm/big"];
-    let ran = ground.room.argv(&fill).await?;
+    let ran = ground.fill("/dev/shm/big").await?;
     ensure!(failed_at(&ran)? == SHM, "{}", ran.story());
     is_told(&ran, DiskFullPlace::Shm)?;
     ground.full_is_told(DiskFullPlace::Shm).await?;
@@ -258,7 +252,7 @@ async fn case_m3_filled_by_run_logs() -> Result<()> {
     let grown = ground.used()?.saturating_sub(before);
     ensure!(grown <= LOG + BESIDE, "the host has {grown} bytes less");
     ground.others_are_fine().await?;
-    let ran = ground.room.argv(&["python3", "-c", FILL, "big"]).await?;
+    let ran = ground.fill("big").await?;
     ensure!(failed_at(&ran)? > DISK / 2, "{}", ran.story());
     ground.full_is_told(DiskFullPlace::Root).await
 }
@@ -267,8 +261,7 @@ async fn case_m3_filled_by_run_logs() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn case_m3_raised_limit_makes_room() -> Result<()> {
     let ground = Ground::new().await?;
-    let fill = ["python3", "-c", FILL, "big"];
-    let first = failed_at(&ground.room.argv(&fill).await?)?;
+    let first = failed_at(&ground.fill("big").await?)?;
     let update = |bytes: u64| pb::UpdateSandboxRequest {
         limits: Some(pb::Limits {
             disk_bytes: Some(bytes.cast_signed()),
@@ -283,8 +276,7 @@ async fn case_m3_raised_limit_makes_room() -> Result<()> {
         "{status:?}"
     );
     ground.room.update(update(2 * DISK)).await?;
-    let fill = ["python3", "-c", FILL, "more"];
-    let more = failed_at(&ground.room.argv(&fill).await?)?;
+    let more = failed_at(&ground.fill("more").await?)?;
     let sum = first + more;
     ensure!(sum > DISK * 3 / 2 && sum <= 2 * DISK, "{first} and {more}");
     ground.recovers("rm big more").await

@@ -130,7 +130,7 @@ async fn a_call_during_the_drain_waits_for_the_next_daemon() -> Result<()> {
     // The stream above keeps the daemon for the whole of its drain.
     let listing = command(&daemon, &["ls"])?.spawn()?;
     ensure!(daemon.lives()?, "it is gone already");
-    daemon.ended(SOON)?;
+    daemon.ended()?;
     daemon.start_again()?;
     let listed = timeout(SOON, listing.wait_with_output()).await??;
     ensure!(

@@ -244,7 +244,7 @@ async fn attack_d06_flipped_bits() -> Result<()> {
 /// Takes a sandbox's directory out of the daemon's sight. It stays among the others, under a name that is none of an id: what a
 /// driver keeps elsewhere goes at a start when nothing there names it.
 fn taken_away(daemon: &mut Daemon, room: &Room) -> Result<PathBuf> {
-    let aside = daemon.state_dir().join("sandboxes").join("taken.away");
+    let aside = daemon.sandbox_dir("taken.away");
     daemon.kill9()?;
     fs::rename(daemon.sandbox_dir(room.id()), &aside)?;
     daemon.start_again()?;

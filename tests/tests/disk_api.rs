@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1::{self as pb, DiskFullPlace, Enforcement, SandboxState};
-use lodge_tests::api::{Api, by_id};
+use lodge_tests::api::Api;
 use lodge_tests::cli::lodge;
 use lodge_tests::daemon::{Daemon, Options};
 use lodge_tests::room::{Ran, Room};
@@ -75,13 +75,6 @@ async fn small_room(api: &Api, name: &str) -> Result<Option<Room>> {
         }
         (false, Ok(_)) => bail!("a limit that nobody holds was granted"),
     }
-}
-
-async fn stats(room: &Room) -> Result<pb::SandboxStats> {
-    let request = pb::SandboxStatsRequest {
-        sandbox: by_id(room.id()),
-    };
-    Ok(room.api().sandboxes().stats(request).await?.into_inner())
 }
 
 async fn set_disk(room: &Room, bytes: i64) -> Result<pb::Sandbox, Status> {
@@ -163,7 +156,7 @@ async fn a_full_disk_is_named_in_the_result_until_there_is_room_again() -> Resul
         "{}",
         filled.story()
     );
-    let used = stats(&room).await?;
+    let used = room.stats().await?;
     let near = used.disk_bytes.zip(used.disk_limit_bytes);
     ensure!(
         near.is_some_and(|(used, limit)| used <= limit && limit - used < 8 << 20),
@@ -219,7 +212,7 @@ async fn too_many_files_are_named_in_the_result() -> Result<()> {
         places(&ran),
         ran.story()
     );
-    let used = stats(&room).await?;
+    let used = room.stats().await?;
     ensure!(
         used.inodes.is_some() && used.inodes == used.inodes_limit,
         "{used:?}"
@@ -261,11 +254,11 @@ async fn stats_tell_what_files_take_in_every_state() -> Result<()> {
     let daemon = Daemon::new().await?;
     let room = daemon.api().room("states").await?;
     let counts = can(daemon.api(), "limit_bytes").await?;
-    let before = stats(&room).await?;
+    let before = room.stats().await?;
     room.run("head -c 20M /dev/urandom > file; sync")
         .await?
         .exited(0)?;
-    let running = stats(&room).await?;
+    let running = room.stats().await?;
     ensure!(
         running.disk_bytes.is_some() == counts && running.disk_limit_bytes.is_some() == counts,
         "{running:?}"
@@ -283,9 +276,9 @@ async fn stats_tell_what_files_take_in_every_state() -> Result<()> {
     );
 
     room.pause().await?;
-    let frozen = stats(&room).await?;
+    let frozen = room.stats().await?;
     room.stop().await?;
-    let stopped = stats(&room).await?;
+    let stopped = room.stats().await?;
     for (figures, state) in [
         (&frozen, SandboxState::Frozen),
         (&stopped, SandboxState::Stopped),
@@ -410,7 +403,7 @@ async fn the_nodes_disk_has_every_sandbox_with_what_it_uses() -> Result<()> {
         "{told:?}"
     );
     for (one, room) in all.iter().zip(&rooms) {
-        let figures = stats(room).await?;
+        let figures = room.stats().await?;
         ensure!(
             (one.id.as_str(), one.limit_bytes) == (room.id(), figures.disk_limit_bytes)
                 && one.used_bytes.is_some() == figures.disk_bytes.is_some(),
@@ -508,7 +501,7 @@ async fn at_the_reserve_creates_are_refused_and_starts_are_not() -> Result<()> {
         "{status:?}"
     );
     ensure!(api.list().await?.len() == 1, "a refused create is listed");
-    let left = fs::read_dir(daemon.state_dir().join("sandboxes"))?.count();
+    let left = daemon.sandboxes_on_disk()?;
     ensure!(left == 1, "{left} directories of sandboxes");
     room.start().await?;
     ensure!(room.run("cat file").await?.ok()? == "kept");

@@ -281,7 +281,7 @@ async fn failed_create_is_logged_once_with_its_cause() -> Result<()> {
 
 /// The uid range in the record of the one sandbox that has a directory.
 fn only_uid_base(daemon: &Daemon) -> Result<u32> {
-    let mut dirs = fs::read_dir(daemon.state_dir().join("sandboxes"))?;
+    let mut dirs = fs::read_dir(daemon.sandboxes_dir())?;
     let dir = dirs.next().context("a directory")??.path();
     ensure!(dirs.next().is_none(), "there are more");
     let text = fs::read_to_string(dir.join("record.json"))?;

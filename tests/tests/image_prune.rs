@@ -126,7 +126,7 @@ async fn nothing_goes_while_a_record_cannot_be_read() -> Result<()> {
     let room = made_from(daemon.api(), "a", "room").await?;
     room.stop().await?;
     daemon.terminate()?;
-    let record = daemon.state_dir().join("sandboxes").join(room.id());
+    let record = daemon.sandbox_dir(room.id());
     fs::write(record.join("record.json"), "").context("damage the record")?;
     daemon.start_again()?;
     for dry_run in [true, false] {

@@ -56,8 +56,7 @@ impl Ground {
     }
 
     fn layer(&self) -> PathBuf {
-        let sandboxes = self.daemon.state_dir().join("sandboxes");
-        sandboxes.join(self.room.id()).join("layer")
+        self.daemon.sandbox_dir(self.room.id()).join("layer")
     }
 
     /// The other one can be written, and nothing ended the daemon.
@@ -266,8 +265,7 @@ async fn attack_d11_image_of_one_layer_is_cut_short() -> Result<()> {
     let write = format!("head -c {UNREAD_BYTES} /dev/urandom > unread && sync");
     room.run(write).await?.exited(0)?;
     room.python(FORGET).await?.exited(0)?;
-    let image = daemon.state_dir().join("sandboxes").join(room.id());
-    let image = image.join("layer/layer.img");
+    let image = daemon.sandbox_dir(room.id()).join("layer/layer.img");
     File::options().write(true).open(&image)?.set_len(0)?;
     let ran = room.run("cat unread > /dev/null").await?;
     ensure!(

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::SandboxState;
 use lodge_tests::daemon::{Daemon, Options, StateFs};
-use lodge_tests::pool;
-use lodge_tests::{binary, storage};
+use lodge_tests::fault::points_of;
+use lodge_tests::{pool, storage};
 use nix::sys::statvfs::statvfs;
 use tonic::Code;
 
@@ -21,8 +21,6 @@ const SUPERBLOCK: u64 = 64 << 10;
 const GENERATION: u64 = 0x48;
 /// Copies until one is of a moment between two transactions.
 const TRIES: usize = 20;
-/// A daemon that is to die while it starts is dead within this time.
-const DEAD_WITHIN: Duration = Duration::from_secs(15);
 
 /// A pool is the daemon's and its sandboxes' alone; a daemon that dies leaves it to the next one, and the last process gives
 /// everything back.
@@ -72,20 +70,6 @@ async fn pool_grows_on_request() -> Result<()> {
     pool::is_sound_when_all_is_ended(&mut daemon)
 }
 
-/// Every point of the daemon's list that begins so.
-fn points(prefixes: &[&str]) -> Result<Vec<String>> {
-    let output = Command::new(binary::path("lodged")?)
-        .arg("fault-points")
-        .output()?;
-    let text = String::from_utf8(output.stdout)?;
-    let all = text.lines().map(str::to_owned);
-    let found: Vec<_> = all
-        .filter(|point| prefixes.iter().any(|prefix| point.starts_with(prefix)))
-        .collect();
-    ensure!(!found.is_empty(), "no point begins with {prefixes:?}");
-    Ok(found)
-}
-
 /// Points of growing, of all of a pool's.
 fn is_of_growing(point: &str) -> bool {
     ["pool.extend", "pool.tell", "pool.resize", "pool.take back"]
@@ -102,7 +86,7 @@ async fn case_j1_killed_while_the_pool_is_made() -> Result<()> {
         "btrfs.enable quotas",
         "image.remember form",
     ];
-    for point in points(&of_first_start)? {
+    for point in points_of(&of_first_start)? {
         if is_of_growing(&point) {
             continue;
         }
@@ -119,7 +103,7 @@ async fn made_after_a_kill(point: &str) -> Result<()> {
     };
     let mut daemon = Daemon::prepare(options).await?;
     ensure!(daemon.start_again().is_err(), "it was not reached");
-    daemon.ended(DEAD_WITHIN)?;
+    daemon.ended()?;
     daemon.set_env(&[]);
     daemon.start_again()?;
     pool::is_mounted_once(&daemon)?;
@@ -158,7 +142,7 @@ async fn first_start_that_fails_leaves_the_choice_open() -> Result<()> {
 /// Killed wherever there is a point while it grows: it has one of the two sizes, works, and grows at the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_j1_killed_while_the_pool_grows() -> Result<()> {
-    for point in points(&["pool."])? {
+    for point in points_of(&["pool."])? {
         if is_of_growing(&point) {
             grown_after_a_kill(&point).await.with_context(|| point)?;
         }
@@ -181,13 +165,43 @@ async fn grown_after_a_kill(point: &str) -> Result<()> {
     daemon.set_env(&[("LODGE_FAULTS", &fault)]);
     daemon.start_again()?;
     ensure!(pool::grow(&daemon, 2 * pool::BYTES).await.is_err());
-    daemon.ended(DEAD_WITHIN)?;
+    daemon.ended()?;
     daemon.set_env(&[]);
     daemon.start_again()?;
     ensure!(room.run("cat file").await?.ok()? == "kept");
     let grown = pool::grow(&daemon, 2 * pool::BYTES).await?;
     ensure!(grown.size_bytes == 2 * pool::BYTES, "{grown:?}");
     pool::is_mounted_once(&daemon)?;
+    pool::is_sound_when_all_is_ended(&mut daemon)
+}
+
+/// What fails while it grows is taken back, or stays if the file system has it already; the next request makes it grow.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_d02_failed_while_the_pool_grows() -> Result<()> {
+    let mut daemon = pool::daemon().await?;
+    let room = daemon.api().room("room").await?;
+    room.run("echo kept > file; sync").await?.exited(0)?;
+    let mut bytes = pool::BYTES;
+    for point in points_of(&["pool.extend", "pool.tell", "pool.resize"])? {
+        let fault = format!("{point}=error@1");
+        daemon.kill9()?;
+        daemon.set_env(&[("LODGE_FAULTS", &fault)]);
+        daemon.start_again()?;
+        let refused = pool::grow(&daemon, bytes + pool::BYTES).await;
+        ensure!(refused.is_err(), "{point}: {refused:?}");
+        if point == "pool.resize.done" {
+            bytes += pool::BYTES;
+        }
+        let file = fs::metadata(pool::file(&daemon.state_dir()))?.len();
+        ensure!(file == bytes, "{point}: {file} bytes");
+        bytes += pool::BYTES;
+        let grown = pool::grow(&daemon, bytes).await?;
+        ensure!(grown.size_bytes == bytes, "{point}: {grown:?}");
+        ensure!(room.run("cat file").await?.ok()? == "kept");
+    }
+    daemon.kill9()?;
+    daemon.set_env(&[]);
+    daemon.start_again()?;
     pool::is_sound_when_all_is_ended(&mut daemon)
 }
 

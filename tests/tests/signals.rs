@@ -60,10 +60,7 @@ async fn attack_d22_terms_drain() -> Result<()> {
     })
     .await?;
     long.write(b"go\n").await?;
-    ensure!(
-        daemon.ended(SOON)?.success(),
-        "it did not end in good order"
-    );
+    ensure!(daemon.ended()?.success(), "it did not end in good order");
     ensure!(short.await??.ok()? == "drained");
     ensure!(
         long.end().await.is_err(),

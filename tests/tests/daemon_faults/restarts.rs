@@ -94,7 +94,7 @@ async fn attack_d05_restart_loop_under_load() -> Result<()> {
     for room in &rooms {
         ensure!(room.run("echo fine").await?.ok()? == "fine");
     }
-    let entries = fs::read_dir(daemon.state_dir().join("sandboxes"))?.count();
+    let entries = daemon.sandboxes_on_disk()?;
     ensure!(entries == rooms.len(), "{entries} directories");
     let holders = fs::read_dir(daemon.slot().home().join("run/holders"))?.flatten();
     let sockets = holders

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lodge_tests::api::reason;
@@ -13,8 +12,6 @@ use lodge_tests::wait::{SOON, until};
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-/// A killed daemon can be waited for within this time.
-const DEAD_WITHIN: Duration = Duration::from_secs(15);
 const POINTS: [&str; 2] = ["discard.forget", "discard.forget.done"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +22,7 @@ async fn case_j1_killed_where_a_delete_has_no_room() -> Result<()> {
             victim.delete().await.is_err(),
             "{point}: it was not reached"
         );
-        let ended = daemon.ended(DEAD_WITHIN)?;
+        let ended = daemon.ended()?;
         let signal = ended.signal();
         ensure!(signal == Some(Signal::SIGKILL as i32), "{point}: {ended}");
         daemon.set_env(&[]);

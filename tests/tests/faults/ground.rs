@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -28,9 +27,6 @@ pub(crate) const DELAY_MS: u64 = 400;
 /// whole suite runs beside it.
 const NOT_HELD_UP: Duration = Duration::from_millis(DELAY_MS - 50);
 
-/// A daemon that is killed can be waited for within this time, also if that happens in the background: journals are put
-/// on disk every 5 s.
-pub(crate) const DEAD_WITHIN: Duration = Duration::from_secs(15);
 /// A fault that is due has been reached within this time of the last call, also in the background.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
 /// What a fault left in the background is done within this time.
@@ -101,7 +97,7 @@ impl Ground {
                 .context("while it was tried")?,
             // It may end of the fault while it starts.
             Err(_) => Told {
-                end: Some(self.daemon.ended(DEAD_WITHIN)?),
+                end: Some(self.daemon.ended()?),
                 ..Told::default()
             },
         };
@@ -132,7 +128,7 @@ impl Ground {
         let killed = told.end.is_some() || !self.daemon.lives()?;
         if killed {
             if told.end.is_none() {
-                self.daemon.ended(DEAD_WITHIN)?;
+                self.daemon.ended()?;
             }
             self.daemon.start_again()?;
         }
@@ -155,7 +151,7 @@ impl Ground {
             Before::LongJournal => {
                 let room = self.daemon.api().room(name).await?;
                 self.daemon.kill9()?;
-                let journal = self.sandboxes().join(room.id()).join("runs/journal");
+                let journal = self.daemon.sandbox_dir(room.id()).join("runs/journal");
                 let mut journal = fs::File::options()
                     .create(true)
                     .append(true)
@@ -177,7 +173,7 @@ impl Ground {
             Before::Unfinished => {
                 self.daemon.kill9()?;
                 for part in ["layer", "runs"] {
-                    fs::create_dir_all(self.sandboxes().join(UNFINISHED).join(part))?;
+                    fs::create_dir_all(self.daemon.sandboxes_dir().join(UNFINISHED).join(part))?;
                 }
             }
         }
@@ -235,7 +231,7 @@ impl Ground {
         // Nobody else kills it; its log may have ended before it could tell.
         let status = match end {
             Some(status) => status,
-            None => self.daemon.ended(DEAD_WITHIN)?,
+            None => self.daemon.ended()?,
         };
         ensure!(
             status.signal() == Some(Signal::SIGKILL as i32),
@@ -338,7 +334,7 @@ impl Ground {
         let mut left = Vec::new();
         let neighbour = self.neighbour.id();
         let dirs = [
-            self.sandboxes(),
+            self.daemon.sandboxes_dir(),
             self.daemon.state_dir().join("trash"),
             self.daemon.slot().home().join("run/holders"),
         ];
@@ -387,16 +383,12 @@ impl Ground {
         self.daemon.terminate()?;
         self.daemon.slot().end_sandboxes()?;
         storage::no_loop_devices(&self.daemon.state_dir())?;
-        for sandbox in fs::read_dir(self.sandboxes())? {
+        for sandbox in fs::read_dir(self.daemon.sandboxes_dir())? {
             let layer = sandbox?.path().join("layer/layer.img");
             if layer.exists() {
                 storage::check_ext4(&layer)?;
             }
         }
         Ok(())
-    }
-
-    fn sandboxes(&self) -> PathBuf {
-        self.daemon.state_dir().join("sandboxes")
     }
 }

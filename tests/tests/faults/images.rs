@@ -4,21 +4,16 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::api::reason;
 use lodge_tests::daemon::{Daemon, Images, Options};
-use lodge_tests::image;
 use lodge_tests::room::Room;
 use lodge_tests::wait::{SOON, until_blocking};
+use lodge_tests::{fault, image};
 use nix::sys::signal::Signal;
 
-use crate::points::names;
-
-/// A killed daemon can be waited for within this time.
-const DEAD_WITHIN: Duration = Duration::from_secs(15);
 /// Where an image says which it is.
 const MARK: &str = "etc/mark";
 
@@ -50,12 +45,9 @@ async fn attack_d02_failed_at_every_point_of_an_import() -> Result<()> {
 
 /// Tries `action` at each point, and tells all that went wrong.
 async fn sweep(action: &str) -> Result<()> {
-    let points: Vec<_> = names()?
-        .into_iter()
-        // What form a store has is written at its first start: `pool.rs`.
-        .filter(|name| name.starts_with("image.") && !name.starts_with("image.remember form"))
-        .collect();
-    ensure!(!points.is_empty(), "there is nothing to try");
+    let mut points = fault::points_of(&["image."])?;
+    // What form a store has is written at its first start: `pool.rs`.
+    points.retain(|name| !name.starts_with("image.remember form"));
     let mut ground = Ground::new().await?;
     let mut wrong = Vec::new();
     for point in &points {
@@ -113,7 +105,7 @@ impl Ground {
             self.import_and_remove(&mut told).await?;
         }
         if fault.contains("=kill") {
-            let ended = self.daemon.ended(DEAD_WITHIN)?;
+            let ended = self.daemon.ended()?;
             ensure!(ended.signal() == Some(Signal::SIGKILL as i32), "{ended}");
         } else {
             // Its log is written behind its back.

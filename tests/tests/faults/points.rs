@@ -1,10 +1,9 @@
 //! Which faults there are to try: every point that the daemon has, and what must be so that it is reached.
 
 use std::fmt;
-use std::process::Command;
 
-use anyhow::{Result, ensure};
-use lodge_tests::binary;
+use anyhow::Result;
+use lodge_tests::fault;
 use lodge_tests::storage::Driver;
 
 use crate::tour::Flood;
@@ -77,20 +76,6 @@ fn before(point: &str) -> Before {
     }
 }
 
-/// The daemon's own list.
-pub(crate) fn names() -> Result<Vec<String>> {
-    let output = Command::new(binary::path("lodged")?)
-        .arg("fault-points")
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        output.status.success(),
-        "lodged has no fault points: {}\nhint: cargo build --workspace --bins --features lodged/fault-points",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(text.lines().map(str::to_owned).collect())
-}
-
 /// Acts that are not reached on the tour. Those on a file system that sandboxes share are in `pool.rs`.
 const OFF_TOUR: &[&str] = &[
     // It takes a second create while the first one's daemon lives: `spares.rs`.
@@ -127,7 +112,7 @@ fn may_resize_mounted() -> bool {
 /// `action` at every point that is reached without a failure elsewhere.
 pub(crate) fn faults(action: &str) -> Result<Vec<Fault>> {
     let driver = Driver::of_tests()?;
-    let names = names()?
+    let names = fault::points()?
         .into_iter()
         .filter(|name| !name.ends_with(".undo") && is_on_tour(name, driver));
     let mut all = Vec::new();
@@ -143,7 +128,7 @@ pub(crate) fn faults(action: &str) -> Result<Vec<Fault>> {
 
 /// `action` where a step is taken back: after a failure of that very step, and after one of the table's last step.
 pub(crate) fn undos(action: &str) -> Result<Vec<Fault>> {
-    let names = names()?;
+    let names = fault::points()?;
     let mut all = Vec::new();
     for point in names.iter().filter(|name| name.ends_with(".undo")) {
         let step = point.trim_end_matches(".undo");

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lodge_proto::v1 as pb;
@@ -13,8 +12,6 @@ use lodge_tests::wait::{SOON, until};
 use nix::sys::signal::Signal;
 use tonic::Status;
 
-/// A killed daemon can be waited for within this time.
-const DEAD_WITHIN: Duration = Duration::from_secs(15);
 /// Of so many creates, one after the other, one finds a layer that is ready.
 const CREATES_MAX: usize = 100;
 
@@ -23,7 +20,7 @@ async fn case_j1_killed_where_a_layer_made_ahead_is_taken() -> Result<()> {
     for point in ["overlay.place spare", "overlay.place spare.done"] {
         let (mut daemon, status) = interrupted(&format!("{point}=kill@1")).await?;
         ensure!(reason(&status).is_empty(), "{point}: {status:?}");
-        let ended = daemon.ended(DEAD_WITHIN)?;
+        let ended = daemon.ended()?;
         ensure!(
             ended.signal() == Some(Signal::SIGKILL as i32),
             "{point}: {ended}"

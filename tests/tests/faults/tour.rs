@@ -5,13 +5,11 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1 as pb;
-use lodge_tests::api::{by_id, reason};
+use lodge_tests::api::reason;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::{Ran, Room};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
-
-use crate::ground::DEAD_WITHIN;
 
 /// Larger than what is kept of a stream: 8 MiB of its beginning, 22 MiB of its end, and a step on top.
 const FLOOD: &str = "head -c 34000000 /dev/zero";
@@ -97,7 +95,6 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
         succeeded(&answered!(room.run(FLOOD).send()))?;
     }
     let update = pb::UpdateSandboxRequest {
-        sandbox: by_id(room.id()),
         set_labels: [(LABEL.to_owned(), name.to_owned())].into(),
         // More than the image of an overlay layer has room for.
         limits: Some(disk(5)),
@@ -105,29 +102,19 @@ async fn go(daemon: &mut Daemon, name: &str, flood: Flood, told: &mut Told) -> R
         allow_degraded: true,
         ..Default::default()
     };
-    answered!(async { api.sandboxes().update(update.clone()).await });
+    answered!(room.update(update.clone()));
     told.updated = true;
-    let pause = || pb::PauseSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    let resume = || pb::ResumeSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    answered!(async { api.sandboxes().pause(pause()).await });
-    answered!(async { api.sandboxes().resume(resume()).await });
-    answered!(async { api.sandboxes().pause(pause()).await });
+    answered!(room.pause());
+    answered!(room.resume());
+    answered!(room.pause());
     // It thaws it.
     succeeded(&answered!(room.run("cat file").send()))?;
-    let stop = || pb::StopSandboxRequest {
-        sandbox: by_id(room.id()),
-    };
-    answered!(async { api.sandboxes().stop(stop()).await });
+    answered!(room.stop());
     let larger = pb::UpdateSandboxRequest {
-        sandbox: by_id(room.id()),
         limits: Some(disk(6)),
         ..Default::default()
     };
-    answered!(async { api.sandboxes().update(larger.clone()).await });
+    answered!(room.update(larger.clone()));
     let ran = answered!(room.run("cat file").send());
     ensure!(ran.code() == 0, "the file is gone: {}", ran.story());
     told.delete_asked = true;
@@ -167,7 +154,7 @@ where
     };
     // The connection ends a moment before the process can be waited for.
     if is_broken(&first) {
-        let ended = daemon.ended(DEAD_WITHIN);
+        let ended = daemon.ended();
         let status = ended.with_context(|| format!("the connection broke: {first}"))?;
         return Ok(Outcome::Dead(status));
     }
