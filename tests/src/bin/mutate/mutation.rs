@@ -52,3 +52,34 @@ impl Mutation {
         Ok(all)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{files, root};
+
+    /// A break that no longer fits is noticed by whoever changes the line, and not when all breaks are made the next time.
+    #[test]
+    fn every_break_finds_its_line_and_has_a_test() -> Result<()> {
+        let mut sources = String::new();
+        for path in files(&root())? {
+            if path.extension().is_some_and(|e| e == "rs") {
+                sources += &fs::read_to_string(root().join(path))?;
+            }
+        }
+        let mut wrong = Vec::new();
+        for mutation in Mutation::all(&[])? {
+            let text = fs::read_to_string(root().join(&mutation.file))?;
+            let found = text.matches(&mutation.find).count();
+            let has_test = sources.contains(&format!("fn {}(", mutation.test));
+            if found != 1 || !has_test {
+                let name = mutation.name;
+                wrong.push(format!(
+                    "{name}: text {found} times, test there: {has_test}"
+                ));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    }
+}

@@ -20,6 +20,9 @@ pub(crate) fn root() -> PathBuf {
 /// Directories of the checkout that are not part of the product.
 const NOT_COPIED: &[&str] = &["target", ".git"];
 
+/// As `make test` builds it: tests of faults need it, and nothing is compiled twice.
+pub(crate) const FEATURES: [&str; 2] = ["--features", "lodged/fault-points"];
+
 /// The copy.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -70,10 +73,8 @@ impl Tree {
                 "-p",
                 "lodge-client",
                 "--bins",
-                // As `make test` builds them: tests of faults need it.
-                "--features",
-                "lodged/fault-points",
             ])
+            .args(FEATURES)
             .stderr(Stdio::null())
             .status()
             .context("run cargo build")?;
@@ -85,6 +86,8 @@ impl Tree {
         command
             .current_dir(&self.dir)
             .env("CARGO_TARGET_DIR", &self.target)
+            // One line is broken after the other: whatever is set outside, the rest need not be compiled again.
+            .env("CARGO_INCREMENTAL", "1")
     }
 
     /// Where its binaries are.
@@ -115,7 +118,7 @@ impl Drop for Broken {
 }
 
 /// Files below `top`, by their paths from it.
-fn files(top: &Path) -> Result<BTreeSet<PathBuf>> {
+pub(crate) fn files(top: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
     let mut todo = vec![top.to_owned()];
     while let Some(dir) = todo.pop() {
