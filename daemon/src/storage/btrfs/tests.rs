@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::Btrfs;
 use super::driver::refuse_without_filter;
+use super::volume::Volume;
 use crate::storage::choice::PoolKind;
 use crate::storage::pool::tests::daemon;
 use crate::storage::pool::{Pool, Settings};
@@ -210,6 +211,20 @@ fn a_sandbox_has_the_image_and_writes_as_much_as_its_limit_says() {
 }
 
 #[test]
+fn what_is_written_and_not_on_disk_yet_is_used() {
+    let state = state();
+    daemon(|| {
+        let host = Host::start(state.path());
+        let image = host.image("image", MIB);
+        let sandbox = host.create("a", &image, PLENTY);
+        let content = vec![b'x'; 32 * MIB as usize];
+        fs::write(sandbox.root.join("file"), content).expect("room");
+        let usage = host.driver.usage(&sandbox.dir, None).expect("read");
+        assert!(usage.bytes >= Some(32 * MIB), "{usage:?}");
+    });
+}
+
+#[test]
 fn a_full_sandbox_can_delete_and_write_again() {
     let state = state();
     daemon(|| {
@@ -321,9 +336,7 @@ fn roots_are_made_ahead_of_the_image_that_is_used() {
         let before = host.roots();
         assert_eq!(before.len(), 3);
         let sandbox = host.create("b", &images[0], limit(16 * MIB));
-        let volume = super::volume::Volume::read(&sandbox.dir)
-            .expect("read")
-            .expect("named");
+        let volume = Volume::read(&sandbox.dir).expect("read").expect("named");
         assert!(before.contains(&volume.to_string()));
         // One that was made ahead is held to the limit of who gets it.
         assert!(sandbox.fill() <= 16 * MIB);
@@ -489,6 +502,11 @@ fn subvolumes_in_a_sandbox_go_with_it() {
             let dir = File::open(root.join(dir)).expect("open");
             btrfs::create_subvolume(dir, name).expect("made");
         }
+        // To destroy one takes room of what it lies in, and there is none.
+        let volume = Volume::read(&sandbox.dir).expect("read").expect("named");
+        let pool = File::open(state.path().join("pool")).expect("open");
+        btrfs::set_limit(&pool, volume.group(), Some(0)).expect("set");
+        sandbox.write("file", MIB).expect_err("it is full");
         let dir = sandbox.dir.clone();
         drop(sandbox);
         host.remove("a");
