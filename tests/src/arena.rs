@@ -224,6 +224,14 @@ impl Arena {
         )
     }
 
+    /// As [`check`](Self::check), after an attack of whose run no process may be left.
+    pub async fn check_after(self, ran: &Ran) -> Result<()> {
+        let left = self.attacker.processes_of(&ran.result.run_id).await?;
+        ensure!(left.is_empty(), "processes {left:?} are left");
+        self.attack("true").await?.exited(0)?;
+        self.check().await
+    }
+
     /// Checks everything that must hold after an attack, and deletes the attacker.
     pub async fn check(self) -> Result<()> {
         self.others_are_fine().await?;

@@ -78,15 +78,7 @@ async fn attack_p04_command_stops_itself() -> Result<()> {
         "it took {:?}",
         ran.took
     );
-    ensure!(
-        arena
-            .attacker
-            .processes_of(&ran.result.run_id)
-            .await?
-            .is_empty()
-    );
-    arena.attack("true").await?.exited(0)?;
-    arena.check().await
+    arena.check_after(&ran).await
 }
 
 /// A parent waits for a stopped child, and a tracer holds a stopped tracee: both trees are killed as a whole.

@@ -57,15 +57,7 @@ async fn attack_r01_fork_bomb() -> Result<()> {
     if ran.reason() != pb::EndReason::TimedOut {
         arena.attacker.kill(&ran.result.run_id).await?;
     }
-    ensure!(
-        arena
-            .attacker
-            .processes_of(&ran.result.run_id)
-            .await?
-            .is_empty()
-    );
-    arena.attack("true").await?.exited(0)?;
-    arena.check().await
+    arena.check_after(&ran).await
 }
 
 /// A memory bomb is killed by the kernel and reported so; PID 1 lives and the sandbox is usable.

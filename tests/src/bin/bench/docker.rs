@@ -68,13 +68,8 @@ impl Docker {
 
     /// Creates a container that runs `command` as the sandbox's user, with its environment and without a network.
     pub(crate) fn create(&self, identity: &Identity, command: &[&str]) -> Result<Container<'_>> {
-        let env: Vec<String> = identity
-            .env
-            .iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .collect();
         let body = json!({
-            "Image": self.image, "Cmd": command, "Env": env, "WorkingDir": identity.workdir,
+            "Image": self.image, "Cmd": command, "Env": env_of(identity), "WorkingDir": identity.workdir,
             "User": identity.numbers(), "HostConfig": { "NetworkMode": "none" },
         });
         let created = self.expect("POST", "/containers/create", Some(&body), 201)?;
@@ -113,6 +108,12 @@ impl Docker {
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(stream)
     }
+}
+
+/// The environment of a sandbox's commands, as Docker takes it.
+fn env_of(identity: &Identity) -> Vec<String> {
+    let env = identity.env.iter();
+    env.map(|(name, value)| format!("{name}={value}")).collect()
 }
 
 /// Reads an answer to its end: status and body.
@@ -154,13 +155,8 @@ impl Container<'_> {
 
     /// What `docker exec` does: create, start, read the output to its end, ask for the exit code.
     pub(crate) fn exec(&self, identity: &Identity, command: &[&str]) -> Result<()> {
-        let env: Vec<String> = identity
-            .env
-            .iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .collect();
         let body = json!({
-            "Cmd": command, "Env": env, "User": identity.numbers(), "WorkingDir": identity.workdir,
+            "Cmd": command, "Env": env_of(identity), "User": identity.numbers(), "WorkingDir": identity.workdir,
             "AttachStdout": true, "AttachStderr": true,
         });
         let path = format!("/containers/{}/exec", self.id);

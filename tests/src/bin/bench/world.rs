@@ -87,9 +87,12 @@ impl World {
         })
     }
 
-    /// A daemon's client where the files of sandboxes are on this storage driver, whatever the others have. On btrfs they
-    /// are in a pool, as they are for users whose disk is not btrfs.
-    pub(crate) async fn client_on(&mut self, driver: Driver) -> Result<Client> {
+    /// A daemon's client where the files of sandboxes are on this storage driver, whatever the others have: that of the other
+    /// rows, where none is asked for. On btrfs they are in a pool, as they are for users whose disk is not btrfs.
+    pub(crate) async fn client_on(&mut self, driver: Option<Driver>) -> Result<Client> {
+        let Some(driver) = driver else {
+            return Ok(self.client.clone());
+        };
         if let Some((_, _, client)) = self.by_driver.iter().find(|(of, ..)| *of == driver) {
             return Ok(client.clone());
         }

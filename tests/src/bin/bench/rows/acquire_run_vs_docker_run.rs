@@ -1,13 +1,13 @@
 //! A new sandbox and its first run against what `docker run` does, by Docker's API: create, start, wait. Removing is
 //! counted on neither side.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lodge_tests::storage::Driver;
 
-use super::acquire_run_vs_runc_run::timed_acquire_and_run;
+use super::acquire_run_vs_runc_run::against;
 use crate::docker::Docker;
-use crate::row::{Compared, Goal, Measuring, Outcome, Row, in_turn, millis};
+use crate::row::{Compared, Goal, Measuring, Outcome, Row, millis};
 use crate::world::World;
 
 pub(crate) const ROW: Row = Row {
@@ -35,10 +35,7 @@ pub(crate) const BTRFS: Row = Row {
 
 fn measure(world: &mut World, samples: usize, driver: Option<Driver>) -> Measuring<'_> {
     Box::pin(async move {
-        let client = match driver {
-            Some(driver) => world.client_on(driver).await?,
-            None => world.client.clone(),
-        };
+        let client = world.client_on(driver).await?;
         let Some(docker) = Docker::find(&world.rootfs)? else {
             return Ok(Outcome::NotMeasured(
                 "docker does not run: make bench-peers".into(),
@@ -52,12 +49,6 @@ fn measure(world: &mut World, samples: usize, driver: Option<Driver>) -> Measuri
             container.wait()?;
             Ok(millis(started.elapsed()))
         };
-        in_turn(
-            samples,
-            Duration::ZERO,
-            async || timed_acquire_and_run(&client).await,
-            run,
-        )
-        .await
+        against(&client, samples, run).await
     })
 }

@@ -39,10 +39,7 @@ pub(crate) const BTRFS: Row = Row {
 
 fn measure(world: &mut World, samples: usize, driver: Option<Driver>) -> Measuring<'_> {
     Box::pin(async move {
-        let client = match driver {
-            Some(driver) => world.client_on(driver).await?,
-            None => world.client.clone(),
-        };
+        let client = world.client_on(driver).await?;
         let Some(runc) = Runc::find(&world.rootfs)? else {
             return Ok(Outcome::NotMeasured(
                 "runc is not installed: make bench-peers".into(),
@@ -54,18 +51,22 @@ fn measure(world: &mut World, samples: usize, driver: Option<Driver>) -> Measuri
             runc.run(&bundle, NAME)?;
             Ok(millis(started.elapsed()))
         };
-        in_turn(
-            samples,
-            Duration::ZERO,
-            async || timed_acquire_and_run(&client).await,
-            run,
-        )
-        .await
+        against(&client, samples, run).await
     })
 }
 
+/// A new sandbox and its first run, and the baseline, in turn.
+pub(super) async fn against(
+    client: &Client,
+    samples: usize,
+    baseline: impl AsyncFnMut() -> Result<Vec<f64>>,
+) -> Result<Outcome> {
+    let own = async || timed_acquire_and_run(client).await;
+    in_turn(samples, Duration::ZERO, own, baseline).await
+}
+
 /// Acquires a new sandbox and runs `true` in it, in milliseconds; then deletes it.
-pub(super) async fn timed_acquire_and_run(client: &Client) -> Result<Vec<f64>> {
+async fn timed_acquire_and_run(client: &Client) -> Result<Vec<f64>> {
     let started = Instant::now();
     let sandbox = client.sandbox(NAME).await?;
     sandbox.run("true").await?;

@@ -128,7 +128,7 @@ fn measure<'a>(
     program: &'static str,
 ) -> Measuring<'a> {
     Box::pin(async move {
-        let client = world.client_on(driver).await?;
+        let client = world.client_on(Some(driver)).await?;
         let sandbox = client.sandbox("files").await?;
         let (root, identity) = (world.rootfs.dir(), &world.identity);
         let dir = tempfile::Builder::new()
