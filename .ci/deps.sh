@@ -13,10 +13,10 @@ packages_of() {
     image) echo mmdebstrap ;;
     # The test that generates a Python client.
     python) echo python3 python3-pip python3-venv ;;
-    # The tests that have single system calls fail, or the daemon die in one; and file systems on devices that fail.
-    faults) echo strace e2fsprogs mount ;;
-    # Pools, layers with a limit, and the file systems on which the tests have them.
-    storage) echo btrfs-progs e2fsprogs mount util-linux mmdebstrap ;;
+    # The tests that have single system calls fail, or the daemon die in one.
+    faults) echo strace ;;
+    # Pools and layers with a limit, and what the tests see of their devices and mounts.
+    storage) echo btrfs-progs e2fsprogs mount util-linux ;;
     # What the bench measures against.
     bench-peers) echo docker.io containerd runc curl ;;
     *) echo "deps: unknown group '$1'" >&2; exit 2 ;;
