@@ -505,7 +505,7 @@ fn subvolumes_in_a_sandbox_go_with_it() {
         // To destroy one takes room of what it lies in, and there is none.
         let volume = Volume::read(&sandbox.dir).expect("read").expect("named");
         let pool = File::open(state.path().join("pool")).expect("open");
-        btrfs::set_limit(&pool, volume.group(), Some(0)).expect("set");
+        btrfs::set_limit(&pool, volume.qgroup(), Some(0)).expect("set");
         sandbox.write("file", MIB).expect_err("it is full");
         let dir = sandbox.dir.clone();
         drop(sandbox);
