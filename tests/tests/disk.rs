@@ -295,21 +295,23 @@ async fn a_delete_takes_no_output_from_who_waits_for_it() -> Result<()> {
     daemon.set_env(&[("LODGE_FAULTS", "log.create=delay:1500@1")]);
     daemon.start_again()?;
     let room = daemon.api().room("goner").await?;
-    let caller = tokio::spawn(room.run("echo whole").send());
-    // It was started, and its command is gone.
-    until("the command ends", SOON, || async {
-        let begun = !room.list_runs(10, false).await?.is_empty();
-        Ok((begun && room.processes().await?.is_empty()).then_some(()))
-    })
-    .await?;
+    let mut live = room.run("read go; echo whole").start_with_stdin().await?;
+    let has = async |some: bool| {
+        until("the command is there, and ends", SOON, || async {
+            Ok((room.processes().await?.is_empty() != some).then_some(()))
+        })
+        .await
+    };
+    has(true).await?;
+    live.write(b"go\n").await?;
+    has(false).await?;
     room.delete().await?;
-    let ran = caller.await??;
     // It cannot have been killed: so it is told, with its output.
-    ensure!(
-        ran.exited(0)?.text().trim_end() == "whole",
-        "{}",
-        ran.story()
-    );
+    let result = live.end().await?;
+    let story = format!("{:?} {:?}", result.end_reason(), live.stdout);
+    let exited = result.end_reason() == pb::EndReason::Exited && result.exit_code == 0;
+    ensure!(exited, "{story}");
+    ensure!(live.stdout == b"whole\n", "{story}");
     Ok(())
 }
 

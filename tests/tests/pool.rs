@@ -49,6 +49,25 @@ async fn pool_outlives_daemons_and_goes_with_the_last_process() -> Result<()> {
     pool::is_sound_when_all_is_ended(&mut daemon)
 }
 
+/// What the kernel tells a sandbox of where its root lies in a pool is a number.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_e02_root_in_a_pool_tells_no_path() -> Result<()> {
+    let daemon = pool::daemon().await?;
+    let room = daemon.api().room("room").await?;
+    let mounts = room.run("cat /proc/self/mountinfo").await?.ok()?;
+    let root = mounts.lines().find(|line| line.contains(" / rw"));
+    let root = root.context("a root")?;
+    let number = root
+        .split(' ')
+        .nth(3)
+        .and_then(|at| at.strip_prefix("/roots/"));
+    let is_number = |text: &str| text.len() == 16 && text.chars().all(|c| c.is_ascii_hexdigit());
+    ensure!(number.is_some_and(is_number), "{root}");
+    let state = daemon.state_dir().display().to_string();
+    ensure!(!mounts.contains(&state), "a path of the host: {mounts}");
+    Ok(())
+}
+
 /// Grown while a sandbox lives, and larger after a restart too; it does not shrink.
 #[tokio::test(flavor = "multi_thread")]
 async fn pool_grows_on_request() -> Result<()> {
