@@ -350,8 +350,13 @@ impl Shared {
     async fn reconnect(&self) -> Reconnected {
         for pause in RECONNECT_AFTER {
             tokio::select! {
+                biased;
                 _ = self.pidfd.readable() => return Reconnected::HasDied,
                 () = sleep(pause) => {}
+            }
+            // Its socket may be that of the next PID 1 by now, which would take us for its new daemon.
+            if self.is_stopping() {
+                continue;
             }
             match greet(&self.socket).await {
                 Ok(greeting) => {
@@ -422,5 +427,43 @@ fn fault_of(error: &PacketError) -> Option<&'static str> {
         }
         PacketError::Descriptors { .. } => Some("it sent descriptors that it did not name"),
         PacketError::Socket(_) => Some("its connection failed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::process::Command;
+
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket,
+        socketpair,
+    };
+
+    use super::*;
+
+    const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
+
+    /// A sandbox that was stopped may be started again before this is looked at, and its new PID 1 listens at the same place.
+    #[tokio::test(start_paused = true)]
+    async fn who_is_being_stopped_is_not_connected_to_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let (family, kind) = (AddressFamily::Unix, SockType::SeqPacket);
+        let next = socket(family, kind, FLAGS, None).expect("a socket");
+        bind(next.as_raw_fd(), &UnixAddr::new(&path).expect("a name")).expect("it is named");
+        listen(&next, Backlog::MAXCONN).expect("it listens");
+        let mut child = Command::new("sleep").arg("100").spawn().expect("a child");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        let pidfd = pidfd::open(pid).expect("a pidfd");
+        let (ours, _theirs) = socketpair(family, kind, None, FLAGS).expect("a pair");
+        let link = Link::new(Packets::new(ours).expect("a connection"), 1);
+        let shared = Shared::new(link, &path, pid, pidfd).expect("a holder");
+        shared.mark_stopping();
+        let came_of_it = shared.reconnect().await;
+        child.kill().expect("it ends");
+        child.wait().expect("it has ended");
+        assert!(matches!(came_of_it, Reconnected::No));
+        assert_eq!(accept(next.as_raw_fd()), Err(Errno::EAGAIN));
     }
 }
