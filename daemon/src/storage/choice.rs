@@ -21,8 +21,6 @@ use crate::store::Replacement;
 const FILE: &str = "storage.json";
 /// Version of that file.
 const VERSION: u32 = 1;
-/// Whether `auto` may take btrfs.
-const BTRFS_BY_DEFAULT: bool = false;
 /// Name of the pool's directory and, with an ending, of its file, in the state directory.
 const POOL: &str = "pool";
 /// A driver.
@@ -108,7 +106,6 @@ struct Facts {
     remembered: Option<Driver>,
     /// Sandboxes or images without a remembered choice.
     older: bool,
-    btrfs_by_default: bool,
     kernel: KernelBtrfs,
     state_on_btrfs: bool,
     /// It lies on btrfs that somebody has count with full quotas, which are the whole file system's.
@@ -200,7 +197,6 @@ impl Facts {
         Ok(Self {
             remembered,
             older: remembered.is_none() && has_older(state_dir, config.images_dir.as_deref()),
-            btrfs_by_default: BTRFS_BY_DEFAULT,
             kernel: kernel_btrfs(),
             state_on_btrfs: is_on_btrfs(state_dir),
             state_has_full_quotas: has_full_quotas(state_dir),
@@ -246,9 +242,6 @@ fn decide(wish: Wish, facts: &Facts) -> Result<(Driver, String), StorageError> {
                 hint,
             }),
         },
-        (Wish::Auto, None) if !facts.btrfs_by_default => {
-            Ok((Driver::Overlay, "btrfs is not the default yet".to_owned()))
-        }
         (Wish::Auto, None) => Ok(match in_the_way_of_btrfs(facts) {
             None if facts.state_on_btrfs => (Driver::Btrfs, "state_dir lies on btrfs".to_owned()),
             None => (
@@ -403,7 +396,6 @@ mod tests {
     const ABLE: Facts = Facts {
         remembered: None,
         older: false,
-        btrfs_by_default: true,
         kernel: KernelBtrfs::SimpleQuotas,
         state_on_btrfs: false,
         state_has_full_quotas: false,
