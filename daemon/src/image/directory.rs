@@ -83,7 +83,11 @@ impl Directory {
 
     fn is_empty(&self) -> io::Result<bool> {
         let indexed = self.path.join(Index::FILE).try_exists()?;
-        Ok(!indexed && fs::read_dir(self.layers())?.next().is_none())
+        Ok(!indexed && !self.has_layers()?)
+    }
+
+    pub(super) fn has_layers(&self) -> io::Result<bool> {
+        Ok(fs::read_dir(self.layers())?.next().is_some())
     }
 
     /// On the disk before there is any layer of that form.

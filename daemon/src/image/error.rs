@@ -130,6 +130,9 @@ pub enum ImageError {
     /// The store's own index cannot be read. It is left as it is.
     #[error("the image index is damaged")]
     Index(#[source] serde_json::Error),
+    /// There are layers, and no index that says whose they are.
+    #[error("the image index is gone, and images' layers are there")]
+    IndexLost,
     /// The index was written by another version of Lodge. It is left as it is.
     #[error("the image index has version {version}, which this daemon does not know")]
     IndexVersion {
@@ -222,9 +225,10 @@ impl ImageError {
             Self::Platform { .. } => (Unsupported, "IMAGE_PLATFORM"),
             Self::Config { .. } => (InvalidArgument, "IMAGE_CONFIG_REFUSED"),
             Self::Cancelled => (ErrorKind::Aborted, "IMPORT_CANCELLED"),
-            Self::Index(_) | Self::IndexVersion { .. } | Self::LayerMissing { .. } => {
-                (DataLoss, "IMAGE_STORE_DAMAGED")
-            }
+            Self::Index(_)
+            | Self::IndexLost
+            | Self::IndexVersion { .. }
+            | Self::LayerMissing { .. } => (DataLoss, "IMAGE_STORE_DAMAGED"),
             Self::NotBtrfs | Self::OtherForm { .. } => (FailedPrecondition, "IMAGE_STORE_UNFIT"),
             Self::Io { source, .. } if is_disk_full(source) => (ResourceExhausted, "DISK_FULL"),
             Self::Io { .. } => (Internal, "IMAGE_IO"),
@@ -247,6 +251,9 @@ impl ImageError {
             Self::Format { .. } => "give a tar file that is plain or compressed with gzip or zstd",
             Self::DiskReserve { .. } => "free some space, or remove images that are not used",
             Self::LayerMissing { .. } => "import the image again",
+            Self::IndexLost => {
+                "put index.json of images_dir back from a copy; if no sandbox is to be kept, empty images_dir"
+            }
             Self::NotBtrfs => "set images_dir to a directory on btrfs, or use the overlay driver",
             Self::OtherForm { .. } => {
                 "give this storage driver an images_dir of its own, and import the images there"

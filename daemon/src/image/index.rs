@@ -6,15 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::directory::Directory;
 use super::form::Form;
 use super::oci::RunConfig;
 use super::{Digest, ImageError, ImageName, ImageRef};
 use crate::fault;
-use crate::store::Replacement;
+use crate::store::{Replacement, replace_file};
 
 const VERSION: u32 = 1;
 
@@ -63,12 +63,20 @@ impl Index {
     /// Its name in the images directory.
     pub(super) const FILE: &str = "index.json";
 
-    /// Reads the index of a directory; a directory without one has no images.
-    pub(super) fn read(directory: &Path) -> Result<Self, ImageError> {
-        let text = match fs::read(directory.join(Self::FILE)) {
+    /// Reads the index of a directory. One that has no index and no layers either is new; layers without an index are images
+    /// that got lost, and nobody's to remove.
+    pub(super) fn read(directory: &Directory) -> Result<Self, ImageError> {
+        let failed = |e| ImageError::io("read", Self::FILE, e);
+        let text = match fs::read(directory.path().join(Self::FILE)) {
             Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::empty()),
-            Err(e) => return Err(ImageError::io("read", Self::FILE, e)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return if directory.has_layers().map_err(failed)? {
+                    Err(ImageError::IndexLost)
+                } else {
+                    Ok(Self::empty())
+                };
+            }
+            Err(e) => return Err(failed(e)),
         };
         #[derive(Deserialize)]
         struct Versioned {
@@ -81,11 +89,27 @@ impl Index {
         serde_json::from_slice(&text).map_err(ImageError::Index)
     }
 
-    /// Replaces the index. The caller holds the store's lock.
-    pub(super) fn write(&self, directory: &Path) -> Result<(), ImageError> {
+    /// Gives a new directory an index of no images, so that one without is never taken for new once it has layers. The caller
+    /// holds the store's lock.
+    pub(super) fn begin(directory: &Directory) -> Result<(), ImageError> {
+        let index = Self::read(directory)?;
+        let path = directory.path().join(Self::FILE);
         let failed = |e| ImageError::io("write", Self::FILE, e);
-        let text = serde_json::to_vec_pretty(self).expect("strings and lists are always JSON");
-        let path = directory.join(Self::FILE);
+        if path.try_exists().map_err(failed)? {
+            return Ok(());
+        }
+        replace_file(&path, &index.text()).map_err(failed)
+    }
+
+    fn text(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("strings and lists are always JSON")
+    }
+
+    /// Replaces the index. The caller holds the store's lock.
+    pub(super) fn write(&self, directory: &Directory) -> Result<(), ImageError> {
+        let failed = |e| ImageError::io("write", Self::FILE, e);
+        let text = self.text();
+        let path = directory.path().join(Self::FILE);
         let new = fault::around("image.write index", || Replacement::write(&path, &text));
         let new = new.map_err(failed)?;
         fault::around("image.place index", || new.place()).map_err(failed)

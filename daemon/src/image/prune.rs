@@ -52,7 +52,7 @@ impl ImageStore {
         refuse_unknown(uses)?;
         let mut images = self.list()?;
         images.retain(|image| uses.of(&image.digest) == 0 && !pins.contains_key(&image.digest));
-        let mut index = Index::read(self.directory.path())?;
+        let mut index = Index::read(&self.directory)?;
         let form = self.directory.form();
         let before = index.layers(form);
         let gone: BTreeSet<_> = images.iter().map(|image| image.digest).collect();
@@ -60,7 +60,7 @@ impl ImageStore {
         index.images.retain(|digest, _| !gone.contains(digest));
         let freed_bytes = self.size_of(before.difference(&index.layers(form)));
         if pruning == Pruning::Done && !gone.is_empty() {
-            index.write(self.directory.path())?;
+            index.write(&self.directory)?;
             drop(pins);
             self.remove_unused_layers(&index)?;
         }

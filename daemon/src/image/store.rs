@@ -160,7 +160,7 @@ impl ImageStore {
 
     /// Looks an image up.
     pub fn resolve(&self, image: &ImageRef) -> Result<Image, ImageError> {
-        let index = Index::read(self.directory.path())?;
+        let index = Index::read(&self.directory)?;
         let digest = index.find(image).ok_or_else(|| ImageError::NotFound {
             image: image.clone(),
         })?;
@@ -190,7 +190,7 @@ impl ImageStore {
 
     /// All images, in the order of their first names; those without a name last.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
-        let index = Index::read(self.directory.path())?;
+        let index = Index::read(&self.directory)?;
         let mut images: Vec<_> = index
             .images
             .keys()
@@ -212,6 +212,7 @@ impl ImageStore {
         observer: &mut Observer<'_>,
     ) -> Result<Image, ImageError> {
         let _lock = self.directory.lock()?;
+        Index::begin(&self.directory)?;
         let disk = File::open(self.directory.path())
             .map_err(|e| ImageError::io("open", "the images directory", e))?;
         let staging = Staging::new(&self.directory)?;
@@ -235,7 +236,7 @@ impl ImageStore {
     pub fn remove(&self, image: &ImageRef, uses: &dyn Uses) -> Result<Removed, ImageError> {
         let _lock = self.directory.lock()?;
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut index = Index::read(self.directory.path())?;
+        let mut index = Index::read(&self.directory)?;
         let digest = index.find(image).ok_or_else(|| ImageError::NotFound {
             image: image.clone(),
         })?;
@@ -243,7 +244,7 @@ impl ImageStore {
             && index.names_of(&digest).len() > 1
         {
             index.names.remove(name);
-            index.write(self.directory.path())?;
+            index.write(&self.directory)?;
             return Ok(Removed::Name);
         }
         let sandboxes = uses
@@ -258,7 +259,7 @@ impl ImageStore {
         refuse_unknown(uses)?;
         index.names.retain(|_, named| *named != digest);
         index.images.remove(&digest);
-        index.write(self.directory.path())?;
+        index.write(&self.directory)?;
         drop(pins);
         self.remove_unused_layers(&index)?;
         Ok(Removed::Image)
@@ -293,11 +294,11 @@ impl ImageStore {
 
     /// Writes the image into the index: from here on it exists.
     fn enter(&self, name: &ImageName, record: Record) -> Result<Image, ImageError> {
-        let mut index = Index::read(self.directory.path())?;
+        let mut index = Index::read(&self.directory)?;
         let digest = record.digest();
         index.images.entry(digest).or_insert(record);
         index.names.insert(name.clone(), digest);
-        index.write(self.directory.path())?;
+        index.write(&self.directory)?;
         Ok(self.image(&index, digest))
     }
 
@@ -348,7 +349,7 @@ impl ImageStore {
     }
 
     fn sweep_layers(&self) {
-        let swept = Index::read(self.directory.path()).and_then(|i| self.remove_unused_layers(&i));
+        let swept = Index::read(&self.directory).and_then(|i| self.remove_unused_layers(&i));
         if let Err(error) = swept {
             tracing::error!(error = %chain(&error), "cannot sweep unused layers");
         }

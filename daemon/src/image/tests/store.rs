@@ -255,6 +255,27 @@ fn a_damaged_index_is_an_error_and_stays_as_it_is() {
 }
 
 #[test]
+fn layers_without_an_index_are_not_taken_for_unused() {
+    let arena = Arena::new();
+    let image = arena.import_as("a", &archive("1")).expect("imported");
+    let index = arena.images().join("index.json");
+    let copy = fs::read(&index).expect("there");
+    fs::remove_file(&index).expect("removed");
+    let store = ImageStore::open(&arena.images()).expect("the daemon starts all the same");
+    let told = [
+        store.list().map(drop),
+        arena.import_as("b", &archive("2")).map(drop),
+    ];
+    for answer in told {
+        assert!(matches!(answer, Err(ImageError::IndexLost)), "{answer:?}");
+    }
+    fs::write(&index, copy).expect("written");
+    ImageStore::open(&arena.images()).expect("opened");
+    assert!(image.layers[0].path.join("f").exists());
+    arena.store.resolve(&named("a")).expect("whole");
+}
+
+#[test]
 fn a_missing_layer_is_named() {
     let arena = Arena::new();
     let image = arena.import_as("a", &archive("1")).expect("imported");
