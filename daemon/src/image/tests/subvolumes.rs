@@ -78,6 +78,7 @@ fn lowest() -> Archive {
         .file("late/sub/below", "1")
         .dir("early")
         .file("early/below", "1")
+        .item(&dir("hard", 0o755, (0, 0), 105))
         .file("hard/one", "1")
         .hard_link("hard/two", "hard/one");
     xattrs(lowest, &[("implied", "1")])
