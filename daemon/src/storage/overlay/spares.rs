@@ -22,6 +22,9 @@ use crate::storage::spares::Ahead;
 /// Their directory, in the state directory.
 pub(super) const DIR: &str = "spares";
 
+/// Bytes beyond the reserve below which none is made: it would take, for a moment, the last that a create has.
+const ROOM_TO_MAKE: u64 = 256 << 20;
+
 /// A layer that is nobody's yet.
 #[derive(Debug)]
 pub(super) struct Spare {
@@ -70,9 +73,9 @@ impl Ahead for LayersAhead {
         &self.dir
     }
 
-    /// None where the host has no more than its reserve.
+    /// None where the host has little more than its reserve.
     fn make(&self, limit: &DiskLimit) -> Result<Option<Spare>, StorageError> {
-        if reserve::room(&self.settings)? == 0 {
+        if reserve::room(&self.settings)? < ROOM_TO_MAKE {
             return Ok(None);
         }
         let name = self.made.fetch_add(1, Ordering::Relaxed).to_string();
