@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::api::Api;
-use lodge_tests::arena::{Arena, no_timeout};
+use lodge_tests::arena::{Arena, NEIGHBOUR_WITHIN, no_timeout};
 use lodge_tests::host;
 use lodge_tests::prober::{self, program};
 use tokio::task::JoinSet;
@@ -160,6 +160,38 @@ async fn attack_r20_output_flood() -> Result<()> {
         peak < before + FLOOD_MEMORY,
         "the daemon grew from {before} to {peak} bytes"
     );
+    arena.check().await
+}
+
+/// Writers that fill their pipes and then drip, faster than anybody would go to sleep between two drops, four for each turn at
+/// moving output: the neighbour's output, and with it the end of its runs, comes as if they were not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r20_trickle() -> Result<()> {
+    let arena = Arena::new().await?;
+    let body = "import os, time\n\
+        while True:\n  os.write(1, b'x' * 100000)\n  for _ in range(50): os.write(1, b'x'); time.sleep(0.0002)";
+    let turns = 4 * 4.max(2 * std::thread::available_parallelism()?.get());
+    let mut trickles = JoinSet::new();
+    for _ in 0..turns {
+        let trickle = arena.attacker.python(body).root();
+        trickles.spawn(trickle.timeout(Duration::from_secs(8)).send());
+    }
+    while arena.attacker.processes().await?.len() < turns {
+        tokio::task::yield_now().await;
+    }
+    let mut slowest = Duration::ZERO;
+    while trickles.try_join_next().is_none() {
+        let ran = arena.neighbour.run("seq 10000").await?;
+        ensure!(ran.exited(0)?.out.total_bytes == 48_894);
+        slowest = slowest.max(ran.took);
+    }
+    ensure!(
+        slowest < NEIGHBOUR_WITHIN,
+        "the neighbour's output took {slowest:?}"
+    );
+    while let Some(trickle) = trickles.join_next().await {
+        trickle??.timed_out()?;
+    }
     arena.check().await
 }
 

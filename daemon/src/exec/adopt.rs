@@ -32,6 +32,7 @@ use super::spec::OUTPUT_DEFAULT_BYTES;
 use super::spool::Spool;
 use super::supervise::{Ending, PidsLimit, Places, Supervised};
 use super::table::RunTable;
+use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::holder::{FdRole, KnownRun, RunWatch};
 use crate::sandbox::id::RunId;
@@ -146,8 +147,9 @@ impl TakenOver {
     fn go_on(mut self, live: &Live, runs: &RunTable) -> Result<Supervised> {
         let (id, patterns) = (&self.id, self.patterns.as_ref());
         let dir = live.runs_dir.join(id.as_str());
-        let (stdout, stdout_pump) = outlet(&dir, Stream::Stdout, &mut self.fds, patterns)?;
-        let (stderr, stderr_pump) = outlet(&dir, Stream::Stderr, &mut self.fds, patterns)?;
+        let logs = (dir.as_path(), runs.turns());
+        let (stdout, stdout_pump) = outlet(logs, Stream::Stdout, &mut self.fds, patterns)?;
+        let (stderr, stderr_pump) = outlet(logs, Stream::Stderr, &mut self.fds, patterns)?;
         let group = Group {
             holder: live.holder.clone(),
             leaf: Arc::new(self.leaf),
@@ -212,7 +214,7 @@ fn record_end(live: &Live, runs: &RunTable, id: &RunId, state: &RunState, leaf: 
 
 /// One stream, to be pumped on from where the earlier daemon left it.
 fn outlet(
-    dir: &Path,
+    (dir, turns): (&Path, &Turns),
     stream: Stream,
     fds: &mut Fds,
     patterns: Option<&Arc<Patterns>>,
@@ -233,7 +235,8 @@ fn outlet(
             Sink::Masked(Box::new(spool.map_err(|e| unusable("its spools", e))?))
         }
     };
-    let pump = Pump::new(read, Arc::clone(&log), sink).map_err(|e| unusable("its pipes", e))?;
+    let pump = Pump::new(read, Arc::clone(&log), sink, turns);
+    let pump = pump.map_err(|e| unusable("its pipes", e))?;
     Ok((log, pump))
 }
 

@@ -27,6 +27,7 @@ use super::supervise::{LivePlaces, PidsLimit, Places};
 use super::table::{Claim, RunTable};
 use super::ticket::Ticket;
 use super::timeout::TimeoutPolicy;
+use super::turns::Turns;
 use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault;
 use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX};
@@ -170,7 +171,8 @@ impl Engine {
         let noted = claim.map(|claim| claim.begin(begun.clone()));
         let leaf = NewLeaf::create(live, &id)?;
         let dir = live.runs_dir.join(id.as_str());
-        let pipes = Pipes::open(&dir, spec.stdin, &spec.env, patterns.as_ref())?;
+        let logs = (dir.as_path(), runs.turns());
+        let pipes = Pipes::open(logs, spec.stdin, &spec.env, patterns.as_ref())?;
         let started = Instant::now();
         let (spawn, ours) = split(&begun, spec.timeout, &leaf, executed, pipes)?;
         if let Some(noted) = noted {
@@ -268,13 +270,13 @@ struct Pipes {
 
 impl Pipes {
     fn open(
-        dir: &Path,
+        (dir, turns): (&Path, &Turns),
         stdin: Stdin,
         env: &CallEnv,
         patterns: Option<&Arc<Patterns>>,
     ) -> Result<Self> {
         let input = Input::open(stdin).map_err(no_pipes)?;
-        let outlet = |stream| Outlet::open(dir, stream, patterns).map_err(no_pipes);
+        let outlet = |stream| Outlet::open(dir, stream, patterns, turns).map_err(no_pipes);
         let (mut stdout, mut stderr) = (outlet(Stream::Stdout)?, outlet(Stream::Stderr)?);
         let mut kept = std::mem::take(&mut stdout.kept);
         kept.append(&mut stderr.kept);

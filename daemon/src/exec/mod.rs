@@ -47,6 +47,8 @@ pub mod log;
 mod mask;
 /// From a command's pipe to its log.
 mod output;
+/// Turns at moving output.
+mod turns;
 /// The pipes of a run.
 mod plumbing;
 /// The secrets of a run, where the holder keeps them.

@@ -10,16 +10,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SpliceFFlags, fcntl, splice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, Semaphore, SetOnce};
+use tokio::sync::{Notify, SetOnce};
 
 use super::log::{StreamLog, errno_of};
 use super::spool::Spool;
+use super::turns::Turns;
 use crate::fault;
 use crate::reactor;
 
@@ -30,6 +32,9 @@ const PIPE_DEFAULT: u64 = 64 << 10;
 /// How long a burst of a stream in full flow waits for more, in milliseconds: a way over the reactor and to another
 /// thread takes longer than the writer takes to fill the pipe again.
 const FLOW_WAIT_MS: u8 = 1;
+/// How long a burst may take. In flow it moves what a follower leaves in a few milliseconds; a writer that drips would keep its
+/// turn for an hour.
+const BURST_LONGEST: Duration = Duration::from_millis(20);
 
 /// Where a stream's bytes go.
 pub(super) enum Sink {
@@ -46,7 +51,7 @@ pub(super) enum Stopped {
     Empty,
     /// Nobody can write to the pipe any more, and it is empty.
     Closed,
-    /// The budget was used up.
+    /// The budget or the time was used up.
     Spent,
 }
 
@@ -65,6 +70,7 @@ pub(super) struct Pump {
     sink: Option<Sink>,
     size: PipeSize,
     control: Arc<Control>,
+    turns: Turns,
 }
 
 /// Whether the pipe was enlarged already.
@@ -114,8 +120,13 @@ impl Control {
 }
 
 impl Pump {
-    /// A pump for the read end of a command's pipe. Needs the runtime's reactor.
-    pub(super) fn new(pipe: OwnedFd, log: Arc<StreamLog>, sink: Sink) -> io::Result<Self> {
+    /// A pump for the read end of a command's pipe, that takes turns of its sandbox. Needs the runtime's reactor.
+    pub(super) fn new(
+        pipe: OwnedFd,
+        log: Arc<StreamLog>,
+        sink: Sink,
+        turns: &Turns,
+    ) -> io::Result<Self> {
         Ok(Self {
             // tokio's own pipe type cannot be told that a splice found it empty.
             pipe: Arc::new(reactor::register(pipe, Interest::READABLE)?),
@@ -123,6 +134,7 @@ impl Pump {
             sink: Some(sink),
             size: PipeSize::Default,
             control: Arc::default(),
+            turns: turns.clone(),
         })
     }
 
@@ -226,11 +238,12 @@ impl Pump {
     }
 
     async fn burst(&mut self, budget: u64) -> io::Result<Stopped> {
-        let _turn = BURSTS.acquire().await.map_err(io::Error::other)?;
+        let turn = self.turns.take().await?;
         let mut sink = self.sink.take().expect("a burst puts the sink back");
         let pipe = Arc::clone(&self.pipe);
         let mut size = self.size;
         let task = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let stopped = sink.burst(&pipe, budget, &mut size);
             (sink, size, stopped)
         });
@@ -253,16 +266,17 @@ impl Pump {
 }
 
 impl Sink {
-    /// Moves bytes until the pipe is empty or closed or `budget` bytes were moved. Blocks, but not on the pipe for more
-    /// than [`FLOW_WAIT_MS`].
+    /// Moves bytes until the pipe is empty or closed, `budget` bytes were moved, or it has taken [`BURST_LONGEST`]. Blocks,
+    /// but not on the pipe for more than [`FLOW_WAIT_MS`].
     fn burst(
         &mut self,
         pipe: &AsyncFd<OwnedFd>,
         budget: u64,
         size: &mut PipeSize,
     ) -> nix::Result<Stopped> {
+        let start = Instant::now();
         let mut left = budget;
-        while left > 0 {
+        while left > 0 && start.elapsed() < BURST_LONGEST {
             let want = usize::try_from(left).unwrap_or(usize::MAX).min(PIPE_LARGE);
             let moved = match self {
                 Self::Plain(log) => splice_to_log(pipe.get_ref(), log, want),
@@ -319,13 +333,6 @@ pub(super) fn splice_once(
     let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
     splice(pipe, None, file, offset, want, flags)
 }
-
-/// Bursts at once, of all runs. A thread for each of a thousand flooding runs would leave the reactor no time; too few
-/// would let one slow disk hold everybody up.
-static BURSTS: LazyLock<Semaphore> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Semaphore::new((2 * processors).max(4))
-});
 
 /// Where bytes go that cannot be stored.
 static DISCARD: LazyLock<File> = LazyLock::new(|| {

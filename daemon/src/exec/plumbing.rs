@@ -15,6 +15,7 @@ use super::output::{Pump, Sink};
 use super::spec::Stdin;
 use super::spool::Spool;
 use super::stdin::StdinPipe;
+use super::turns::Turns;
 use crate::holder::FdRole;
 
 /// Bytes that an empty pipe takes without a reader.
@@ -44,6 +45,7 @@ impl Outlet {
         dir: &Path,
         stream: Stream,
         patterns: Option<&Arc<Patterns>>,
+        turns: &Turns,
     ) -> io::Result<Self> {
         let (read, theirs) = pipe2(OFlag::O_CLOEXEC)?;
         let log = Arc::new(StreamLog::new(dir, stream, BUDGET));
@@ -57,7 +59,7 @@ impl Outlet {
                 Sink::Masked(Box::new(spool))
             }
         };
-        let pump = Pump::new(read, Arc::clone(&log), sink)?;
+        let pump = Pump::new(read, Arc::clone(&log), sink, turns)?;
         Ok(Self {
             log,
             pump,

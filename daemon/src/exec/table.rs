@@ -12,6 +12,7 @@ use super::history::{History, Kept, ShortId};
 use super::journal::Open;
 use super::requests::Requests;
 use super::run::Run;
+use super::turns::Turns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sandbox::changes::Teller;
 use crate::sandbox::id::RunId;
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     inner: Mutex<Inner>,
     /// Where its files are; none before the first start of a new sandbox.
     home: OnceLock<Home>,
+    turns: Turns,
 }
 
 #[derive(Default)]
@@ -88,6 +90,11 @@ impl RunTable {
     /// Live runs now, those about to start included.
     pub fn live(&self) -> usize {
         self.lock().live
+    }
+
+    /// The sandbox's turns at moving output.
+    pub(super) fn turns(&self) -> &Turns {
+        &self.0.turns
     }
 
     /// What the logs of ended runs take on disk, in bytes.

@@ -1,7 +1,7 @@
 //! Tests of the pump against plain pipes.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::unistd::pipe;
 use zeroize::Zeroizing;
@@ -27,7 +27,7 @@ fn start_with(budget: Budget, sink: impl FnOnce(&Arc<StreamLog>) -> Sink) -> Fix
         budget,
     ));
     let (read, write) = pipe().expect("pipe");
-    let pump = Pump::new(read, Arc::clone(&log), sink(&log)).expect("pump");
+    let pump = Pump::new(read, Arc::clone(&log), sink(&log), &Turns::default()).expect("pump");
     let control = pump.control();
     Fixture {
         dir,
@@ -83,7 +83,7 @@ async fn output_that_cannot_be_read_is_no_complete_log() {
         .write_all(b"splice takes pipes only")
         .expect("written");
     let sink = Sink::Plain(Arc::clone(&log));
-    let pump = Pump::new(socket.into(), Arc::clone(&log), sink).expect("pump");
+    let pump = Pump::new(socket.into(), Arc::clone(&log), sink, &Turns::default()).expect("pump");
     pump.run().await;
     assert!(log.is_sealed());
     assert_eq!(log.loss(), Some((0, Errno::EINVAL)));
@@ -147,6 +147,36 @@ async fn a_flooding_survivor_does_not_keep_the_drain_from_ending() {
     flood.join().expect("no panic");
     f.task.await.expect("no panic");
     assert_eq!(f.log.len(), 400 << 20);
+}
+
+#[tokio::test]
+async fn a_burst_ends_in_time_though_more_comes_and_its_budget_is_not_used_up() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let log = Arc::new(StreamLog::new(dir.path(), Stream::Stdout, BUDGET));
+    let (read, write) = pipe().expect("pipe");
+    let pipe = reactor::register(read, Interest::READABLE).expect("registered");
+    // Two, so that one goes on where the other is kept waiting.
+    let writers = [(); 2].map(|()| {
+        let (start, mut write) = (Instant::now(), File::from(write.try_clone().expect("dup")));
+        std::thread::spawn(move || {
+            while start.elapsed() < Duration::from_secs(2) && write.write_all(&[b'x'; 4096]).is_ok()
+            {
+            }
+        })
+    });
+    drop(write);
+    let (start, mut longest) = (Instant::now(), Duration::ZERO);
+    let (mut sink, mut size) = (Sink::Plain(log), PipeSize::Default);
+    while start.elapsed() < Duration::from_secs(1) {
+        let burst = Instant::now();
+        sink.burst(&pipe, u64::MAX, &mut size).expect("moved");
+        longest = longest.max(burst.elapsed());
+    }
+    assert!(longest < Duration::from_millis(300), "it took {longest:?}");
+    drop(pipe);
+    writers
+        .into_iter()
+        .for_each(|writer| writer.join().expect("no panic"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
