@@ -6,15 +6,17 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
+use tokio::sync::Semaphore;
 
 use super::run::Run;
 use super::table::RunTable;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sandbox::Live;
 use crate::sandbox::id::RunId;
 use crate::sandbox::uid_range::RANGE_LEN;
@@ -23,6 +25,12 @@ use crate::sandbox::uid_range::RANGE_LEN;
 const PROCESSES_MAX: usize = 10_000;
 /// Most bytes of a command line.
 const COMMAND_MAX_BYTES: u64 = 4_096;
+/// Listings at once, of all sandboxes: each takes a thread that reads of processes which can keep it waiting.
+const LISTINGS_MAX: usize = 4;
+/// Of one sandbox.
+const LISTINGS_OF_ONE: usize = 2;
+/// How long a call waits for its turn and its answer. Ten thousand processes take a fraction of a second.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes of `/proc/<pid>/status`; it has about 1,500.
 const STATUS_MAX_BYTES: u64 = 16 << 10;
 
@@ -47,46 +55,105 @@ pub struct Process {
     pub run_live: bool,
 }
 
+/// Listings of all sandboxes.
+static LISTINGS: Semaphore = Semaphore::const_new(LISTINGS_MAX);
+
+/// The listings of one sandbox.
+pub(super) struct Listings(Arc<Semaphore>);
+
+impl Default for Listings {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LISTINGS_OF_ONE)))
+    }
+}
+
+impl Listings {
+    /// Does a listing's work, which blocks and ends by itself soon after the moment that it is told. A caller gets an error
+    /// after `patience`, whatever the work waits for; its turn comes back only with the work's end.
+    async fn list<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce(Instant) -> T + Send + 'static,
+    ) -> Result<T> {
+        let until = Instant::now() + patience;
+        let listing = async {
+            let of_sandbox = Arc::clone(&self.0).acquire_owned().await;
+            let of_all = LISTINGS.acquire().await;
+            let turn = (of_sandbox, of_all);
+            let work = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                work(until)
+            });
+            work.await.map_err(|error| {
+                Error::internal(
+                    "PROCESSES_UNREADABLE",
+                    "the processes cannot be listed",
+                    error,
+                )
+            })
+        };
+        let listed = tokio::time::timeout_at(until.into(), listing).await;
+        listed.unwrap_or_else(|_| Err(too_slow()))
+    }
+}
+
 /// The processes of a started sandbox, by pid.
 pub async fn processes(live: &Live, runs: &RunTable) -> Result<Vec<Process>> {
-    let runs = runs.with_processes().await;
+    let with_processes = runs.with_processes().await;
     let uid_base = live.uid_base;
-    let listing = tokio::task::spawn_blocking(move || {
-        let mut all: Vec<Process> = runs.iter().flat_map(|run| of_run(run, uid_base)).collect();
+    let listing = runs.listings().list(PATIENCE, move |until| {
+        let mut all = Vec::new();
+        for run in &with_processes {
+            all.extend(of_run(run, uid_base, until)?);
+        }
         all.sort_by_key(|process| process.pid);
         all.truncate(PROCESSES_MAX);
-        all
+        Ok(all)
     });
-    listing.await.map_err(|error| {
-        Error::internal(
-            "PROCESSES_UNREADABLE",
-            "the processes cannot be listed",
-            error,
-        )
+    listing.await?
+}
+
+/// An error where there is no time for all of them: what is left out would be taken for ended.
+fn of_run(run: &Run, uid_base: u32, until: Instant) -> Result<Vec<Process>> {
+    let mut all = Vec::new();
+    for pid in run.processes().into_iter().take(PROCESSES_MAX) {
+        if Instant::now() >= until {
+            return Err(too_slow());
+        }
+        all.extend(read(run, pid, uid_base));
+    }
+    Ok(all)
+}
+
+/// One that ends while we look is left out.
+fn read(run: &Run, pid: i32, uid_base: u32) -> Option<Process> {
+    let process = ProcessDir::open(pid).ok()?;
+    let status = process.read("status", STATUS_MAX_BYTES).ok()?;
+    let status = Status::parse(&String::from_utf8_lossy(&status))?;
+    let uid = uid_inside(status.host_uid, uid_base)?;
+    let arguments = process.read("cmdline", COMMAND_MAX_BYTES).ok()?;
+    Some(Process {
+        run: run.id().clone(),
+        pid: status.pid,
+        uid,
+        command: command(&arguments, &status.name),
+        state: status.state,
+        rss_bytes: status.rss_bytes,
+        run_started_at: run.started_at(),
+        run_live: run.is_live(),
     })
 }
 
-fn of_run(run: &Run, uid_base: u32) -> Vec<Process> {
-    let pids = run.processes();
-    let read = pids.iter().take(PROCESSES_MAX).filter_map(|pid| {
-        // One that ends while we look is left out.
-        let process = ProcessDir::open(*pid).ok()?;
-        let status = process.read("status", STATUS_MAX_BYTES).ok()?;
-        let status = Status::parse(&String::from_utf8_lossy(&status))?;
-        let uid = uid_inside(status.host_uid, uid_base)?;
-        let arguments = process.read("cmdline", COMMAND_MAX_BYTES).ok()?;
-        Some(Process {
-            run: run.id().clone(),
-            pid: status.pid,
-            uid,
-            command: command(&arguments, &status.name),
-            state: status.state,
-            rss_bytes: status.rss_bytes,
-            run_started_at: run.started_at(),
-            run_live: run.is_live(),
-        })
-    });
-    read.collect()
+fn too_slow() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "PROCESSES_TOO_SLOW",
+        format!(
+            "the processes could not be read within {} s",
+            PATIENCE.as_secs()
+        ),
+    )
+    .hint("try again")
 }
 
 /// What is wanted of `/proc/<pid>/status`.
@@ -195,6 +262,27 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("reaped");
         assert!(process.read("status", STATUS_MAX_BYTES).is_err());
+    }
+
+    #[tokio::test]
+    async fn listings_that_stand_still_keep_neither_their_callers_nor_another_sandbox_waiting() {
+        let (slow, other) = (Listings::default(), Listings::default());
+        let patience = Duration::from_millis(50);
+        let (let_go, stuck) = std::sync::mpsc::channel::<()>();
+        let stuck = Arc::new(std::sync::Mutex::new(stuck));
+        for _ in 0..2 * LISTINGS_MAX {
+            let stuck = Arc::clone(&stuck);
+            let listed = slow.list(patience, move |_| {
+                stuck.lock().map(|stuck| stuck.recv().ok()).ok()
+            });
+            let refused = listed.await.expect_err("it stands still");
+            assert_eq!(refused.reason(), "PROCESSES_TOO_SLOW");
+        }
+        let answer = other.list(Duration::from_secs(10), |_| 7).await;
+        assert_eq!(answer.expect("there are turns left"), 7);
+        drop(let_go);
+        let answer = slow.list(Duration::from_secs(10), |_| 7).await;
+        assert_eq!(answer.expect("the turns came back"), 7);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::entry::{Begun, Ended};
 use super::history::{History, Kept, ShortId};
 use super::journal::Open;
+use super::ps::Listings;
 use super::requests::Requests;
 use super::run::Run;
 use super::turns::Turns;
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     /// Where its files are; none before the first start of a new sandbox.
     home: OnceLock<Home>,
     turns: Turns,
+    listings: Listings,
 }
 
 #[derive(Default)]
@@ -95,6 +97,11 @@ impl RunTable {
     /// The sandbox's turns at moving output.
     pub(super) fn turns(&self) -> &Turns {
         &self.0.turns
+    }
+
+    /// The sandbox's turns at reading of processes.
+    pub(super) fn listings(&self) -> &Listings {
+        &self.0.listings
     }
 
     /// What the logs of ended runs take on disk, in bytes.
