@@ -8,6 +8,7 @@ use lodge_tests::api::Api;
 use lodge_tests::arena::{Arena, NEIGHBOUR_WITHIN, no_timeout};
 use lodge_tests::host;
 use lodge_tests::prober::{self, program};
+use lodge_tests::wait::until;
 use tokio::task::JoinSet;
 
 const MIB: i64 = 1 << 20;
@@ -82,6 +83,47 @@ async fn attack_r04_memory_bomb() -> Result<()> {
         "PID 1 was replaced"
     );
     arena.attack("true").await?.exited(0)?;
+    arena.check().await
+}
+
+/// A memory bomb in a child of the command takes the rest of the run with it, and the result says so; the sandbox is usable at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r04_memory_bomb_in_a_child() -> Result<()> {
+    let limits = pb::Limits {
+        memory_bytes: Some(96 * MIB),
+        ..Default::default()
+    };
+    let arena = Arena::with_limits(limits).await?;
+    let hog = "python3 -c 'b=[]; [b.append(bytearray(1<<20)) for _ in iter(int,1)]'";
+    let scripts = [
+        format!("{hog}; echo done"),
+        format!("sleep 300 & {hog}; sleep 60; echo done"),
+        format!("sleep 300 >&- 2>&- & {hog} & sleep 60; echo done"),
+    ];
+    for script in scripts {
+        let bomb = arena.attacker.run(script.clone()).root();
+        let bomb = bomb.timeout(Duration::from_secs(50));
+        let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+        ensure!(
+            ran.reason() == pb::EndReason::OomKilled && ran.code() == 137,
+            "{script}: {}",
+            ran.story()
+        );
+        ensure!(ran.result.left_running == 0, "{script}: {}", ran.story());
+        ensure!(
+            ran.took < Duration::from_secs(30),
+            "{script}: {:?}",
+            ran.took
+        );
+        let usable = arena.attack("true").await?;
+        usable.exited(0)?;
+        let run = ran.result.run_id.clone();
+        until("nothing of it is left", Duration::from_secs(2), || async {
+            let left = arena.attacker.processes_of(&run).await?;
+            Ok(left.is_empty().then_some(()))
+        })
+        .await?;
+    }
     arena.check().await
 }
 

@@ -24,6 +24,7 @@ use super::environment::Secret;
 use super::log::{BUDGET, Stream, StreamLog};
 use super::lost::{self, Leaving};
 use super::mask::Patterns;
+use super::oom;
 use super::output::{Pump, Sink};
 use super::plumbing::roles;
 use super::run::{Group, Parts, Run};
@@ -64,6 +65,7 @@ impl Engine {
         }
         lost::settle_unknown(live, handle.runs(), &keep);
         handle.runs().taken_up();
+        oom::watch(live, handle.runs());
     }
 
     fn adopt_one(&self, handle: &Handle, live: &Live, known: KnownRun) -> Result<Found> {

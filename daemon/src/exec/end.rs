@@ -26,7 +26,7 @@ pub enum EndReason {
     Signaled,
     /// It reached its timeout.
     TimedOut,
-    /// The kernel ended it for want of memory, by the kernel's own counter.
+    /// The kernel ended a process of it for want of memory, by the kernel's own counter, and the others went with that one.
     OomKilled,
     /// A caller ended it.
     Cancelled,
@@ -71,7 +71,7 @@ pub enum EndedBy {
 pub struct Verdict {
     /// Why.
     pub reason: EndReason,
-    /// 124 on timeout, 128+n by signal n, else the status; -1 for LOST.
+    /// 124 on timeout, 137 for want of memory, 128+n by signal n, else the status; -1 for LOST.
     pub exit_code: i32,
     /// The signal that ended the command.
     pub signal: Option<i32>,
@@ -92,7 +92,8 @@ pub fn verdict(fact: Fact, oom_kills: Option<u64>) -> Verdict {
     };
     let signal = Some(wait_status & 0x7f).filter(|n| *n != 0);
     let status = signal.map_or((wait_status >> 8) & 0xff, |n| EXIT_BY_SIGNAL + n);
-    let oom = oom_kills.is_some_and(|kills| kills > 0) && status == EXIT_BY_SIGNAL + SIGKILL;
+    // Whatever the command made of it meanwhile: its run ends there.
+    let oom = oom_kills.is_some_and(|kills| kills > 0);
     let reason = match ended_by {
         EndedBy::Deadline => EndReason::TimedOut,
         EndedBy::Caller => EndReason::Cancelled,
@@ -101,10 +102,10 @@ pub fn verdict(fact: Fact, oom_kills: Option<u64>) -> Verdict {
         EndedBy::Stop | EndedBy::Itself if signal.is_some() => EndReason::Signaled,
         EndedBy::Stop | EndedBy::Itself => EndReason::Exited,
     };
-    let exit_code = if reason == EndReason::TimedOut {
-        EXIT_TIMED_OUT
-    } else {
-        status
+    let exit_code = match reason {
+        EndReason::TimedOut => EXIT_TIMED_OUT,
+        EndReason::OomKilled => EXIT_BY_SIGNAL + SIGKILL,
+        _ => status,
     };
     Verdict {
         reason,
@@ -230,8 +231,8 @@ mod tests {
             (EndReason::OomKilled, 137)
         );
         assert_eq!(
-            reaped(1 << 8, EndedBy::Itself, Some(1)),
-            (EndReason::Exited, 1)
+            reaped(0, EndedBy::Itself, Some(1)),
+            (EndReason::OomKilled, 137)
         );
         assert_eq!(
             reaped(9, EndedBy::Deadline, Some(1)),

@@ -15,6 +15,7 @@ use super::entry::Begun;
 use super::environment::{CallEnv, Secret};
 use super::log::{Pin, Stream};
 use super::mask::Patterns;
+use super::oom;
 use super::plumbing::{Input, Outlet};
 use super::preview::preview;
 use super::requests::{Key, Request};
@@ -160,6 +161,7 @@ impl Engine {
         let live = admission.live();
         runs.settle_in(&live.runs_dir, &self.0.retention);
         runs.begun_anew();
+        oom::watch(live, runs);
         let places = self.places(runs, admission, &spec)?;
         let executed = exec_spec(live, &spec)?;
         let patterns = patterns(&spec.env).await?;

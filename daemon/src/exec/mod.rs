@@ -38,6 +38,8 @@ mod ticket;
 pub mod run;
 /// The task of a run: output until its end, the end, and what is left afterwards.
 mod supervise;
+/// Want of memory ends a whole run.
+mod oom;
 /// The runs of one sandbox: bounds, look-up, and how long ended ones are kept.
 pub mod table;
 

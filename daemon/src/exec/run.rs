@@ -277,6 +277,16 @@ impl Run {
             .unwrap_or_default()
     }
 
+    /// Ends what is left of it if want of memory has hit it. Blocks.
+    pub(super) fn end_if_out_of_memory(&self) {
+        let ended = self
+            .group()
+            .map_or(Ok(()), |group| group.leaf.end_if_out_of_memory());
+        if let Err(error) = ended {
+            tracing::warn!(run = %self.id(), error = &error as &dyn std::error::Error, "run's group not killed");
+        }
+    }
+
     /// Begins to end it, for a caller who went away. Does not wait.
     pub fn cancel(&self) {
         let Some(group) = self.group() else { return };

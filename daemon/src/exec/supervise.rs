@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::age::Stamp;
 use super::disk_full;
-use super::end::{EndedBy, Fact, RunResult, verdict};
+use super::end::{EndReason, EndedBy, Fact, RunResult, verdict};
 use super::log::{Stream, StreamLog};
 use super::mask::Patterns;
 use super::output::{Control, Pump};
@@ -293,7 +293,14 @@ fn outcome(
     };
     let usage = group.leaf.usage();
     let verdict = verdict(fact, usage.oom_kills);
-    let left_running = group.leaf.processes().map_or(0, |pids| pids.len());
+    if verdict.reason == EndReason::OomKilled {
+        // Whoever watches may not have got there yet.
+        run.end_if_out_of_memory();
+    }
+    let left_running = match verdict.reason {
+        EndReason::OomKilled => 0,
+        _ => group.leaf.processes().map_or(0, |pids| pids.len()),
+    };
     let (stdout, stderr) = (run.log(Stream::Stdout), run.log(Stream::Stderr));
     let mut notes = Vec::new();
     notes.extend(failure.as_ref().map(not_executed));

@@ -17,6 +17,7 @@ pub(super) const STEPS: &[&str] = &[
     "create.write record",
     "start.find image",
     "start.make cgroup",
+    "start.watch memory",
     "start.open layers",
     "start.launch holder",
     "start.apply limits",

@@ -13,7 +13,7 @@ use super::disk::Disk;
 use super::host::Host;
 use super::id::SandboxId;
 use super::limits::Shortfall;
-use super::live::Live;
+use super::live::{Live, OomEvents};
 use super::pause;
 use super::platform::Platform;
 use super::reach::{Reached, reach};
@@ -114,7 +114,13 @@ fn alive(
     disk.hold_again(record);
     // It runs already: a limit that this host no longer holds is shown, not refused.
     let limits = start::hold_limits(platform, record, (&group, &disk), Shortfall::Degrade)?;
-    let live = start::live(platform, record, &image, holder, group);
+    // It runs already: a run that the rest of is not ended at once still says how it ended.
+    let oom = OomEvents::of(&group).unwrap_or_else(|error| {
+        tracing::error!(sandbox = %record.id, error = &error as &dyn std::error::Error, "want of memory is not seen");
+        OomEvents::default()
+    });
+    let mut live = start::live(platform, record, &image, holder, group);
+    live.oom = oom;
     Ok(Started { live, limits })
 }
 

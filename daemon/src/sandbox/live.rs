@@ -1,14 +1,33 @@
 //! What a started sandbox gives to its runs. Cheap to clone: the hot path of a run takes one and needs no task.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use lodge_kernel::cgroup::SandboxGroup;
+use lodge_kernel::cgroup::{self, SandboxGroup};
 
 use super::disk::Disk;
 use crate::holder::Holder;
 use crate::sandbox::id::SandboxId;
+
+/// Where the kernel tells of want of memory, until somebody watches it; nothing where it ends whole runs by itself.
+#[derive(Clone, Default)]
+pub struct OomEvents(Arc<Mutex<Option<OwnedFd>>>);
+
+impl OomEvents {
+    /// Of a sandbox's group.
+    pub(super) fn of(group: &SandboxGroup) -> cgroup::Result<Self> {
+        let events = group.oom_events()?;
+        Ok(Self(Arc::new(Mutex::new(events))))
+    }
+
+    /// Gives it to who watches; only once.
+    pub(crate) fn take(&self) -> Option<OwnedFd> {
+        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        events.take()
+    }
+}
 
 /// A started sandbox. It may die at any moment: whoever uses one learns of it from the holder.
 #[derive(Clone)]
@@ -31,6 +50,8 @@ pub struct Live {
     pub runs_dir: PathBuf,
     /// The limit on processes, for messages that name it; all clones see a change.
     pub pids_limit: Arc<AtomicU64>,
+    /// Tells of want of memory.
+    pub oom: OomEvents,
     /// Its files.
     pub disk: Disk,
 }

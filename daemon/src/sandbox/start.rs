@@ -14,7 +14,7 @@ use super::failure::{files_read_only, host_disk_full};
 use super::id::SandboxId;
 use super::launched;
 use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
-use super::live::Live;
+use super::live::{Live, OomEvents};
 use super::platform::Platform;
 use super::runtime::Started;
 use super::steps::{Step, nothing, run_all};
@@ -38,6 +38,7 @@ pub(super) struct Starting {
     group: Option<Arc<SandboxGroup>>,
     root: Option<Root>,
     holder: Option<Holder>,
+    oom: OomEvents,
     limits: Vec<LimitStatus>,
 }
 
@@ -51,6 +52,11 @@ pub(super) const STEPS: &[Step<Starting>] = &[
         name: "make cgroup",
         run: make_cgroup,
         undo: remove_cgroup,
+    },
+    Step {
+        name: "watch memory",
+        run: watch_memory,
+        undo: nothing,
     },
     Step {
         name: "open layers",
@@ -79,6 +85,7 @@ pub(super) fn start(platform: &Arc<Platform>, record: &Arc<Record>) -> Result<St
         group: None,
         root: None,
         holder: None,
+        oom: OomEvents::default(),
         limits: Vec::new(),
     };
     run_all("start", STEPS, &mut starting)?;
@@ -89,7 +96,8 @@ fn started(starting: Starting) -> Started<Live> {
     const SET: &str = "an earlier step sets it";
     let (group, holder) = (starting.group.expect(SET), starting.holder.expect(SET));
     let image = starting.image.expect(SET);
-    let live = live(&starting.platform, &starting.record, &image, holder, group);
+    let mut live = live(&starting.platform, &starting.record, &image, holder, group);
+    live.oom = starting.oom;
     Started {
         live,
         limits: starting.limits,
@@ -115,6 +123,7 @@ pub(super) fn live(
         workdir: image.workdir.clone(),
         runs_dir: platform.store.runs_dir(&record.id),
         pids_limit: Arc::new(AtomicU64::new(record.spec.limits.pids)),
+        oom: OomEvents::default(),
         disk,
     }
 }
@@ -179,6 +188,12 @@ fn make_cgroup(starting: &mut Starting) -> Result<()> {
         .cgroup_parent
         .create(record.id.as_str(), record.uid_base, &limits)?;
     starting.group = Some(Arc::new(group));
+    Ok(())
+}
+
+fn watch_memory(starting: &mut Starting) -> Result<()> {
+    let group = starting.group.as_ref().expect("an earlier step sets it");
+    starting.oom = OomEvents::of(group)?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod host; // detection, and the way to our parent group
 mod launch; // the descriptors that a starting sandbox needs
 mod limits; // what all runs may use, one controller each
 mod mounts; // what the kernel says is mounted, and where we are in it
+mod oom; // want of memory, where the kernel ends one process of a run
 mod parent; // the group that holds all sandboxes
 mod freeze; // freezing all runs of a sandbox, and thawing them
 mod reclaim; // giving their memory back

@@ -155,6 +155,11 @@ impl RunLeaf {
         }
     }
 
+    /// Processes of this run that were killed for want of memory, where v1 counts them.
+    pub(super) fn oom_kills_v1(&self) -> Option<u64> {
+        self.runs.oom_kills_v1(&self.name)
+    }
+
     fn memory_v1(&self, memory: &Directory) -> (Option<u64>, Option<u64>) {
         let peak = memory.read(&format!("{}/memory.max_usage_in_bytes", self.name));
         let peak = peak.ok().and_then(|text| single_value(&text));
