@@ -213,8 +213,11 @@ impl Storage for Btrfs {
     fn open(&self, place: Place<'_>, limit: DiskLimit) -> Result<Root, StorageError> {
         let volume = volume_of(place.dir)?;
         let root = self.roots.open_root(volume)?;
-        // Again, since a limit is on disk with the next commit only: the host may have lost power before.
-        self.roots.set_limit(volume, Some(limit.bytes))?;
+        // A limit is on disk with the next commit only, and the host may have lost power before. One that is held is not set
+        // again: a change of it may have to wait for a commit.
+        if self.roots.usage(volume)?.limit != Some(limit.bytes) {
+            self.roots.set_limit(volume, Some(limit.bytes))?;
+        }
         Ok(Root::Whole(root))
     }
 

@@ -354,6 +354,23 @@ fn roots_are_made_ahead_of_the_image_that_is_used() {
     });
 }
 
+/// A limit is on disk with the next commit only: after a loss of power a sandbox may have none.
+#[test]
+fn a_start_has_a_lost_limit_held_again() {
+    let state = state();
+    daemon(|| {
+        let host = Host::start(state.path());
+        let image = host.image("image", MIB);
+        let sandbox = host.create("a", &image, limit(16 * MIB));
+        let volume = Volume::read(&sandbox.dir).expect("read").expect("named");
+        let pool = File::open(state.path().join("pool")).expect("open");
+        btrfs::set_limit(&pool, volume.qgroup(), None).expect("set");
+        drop(sandbox);
+        let sandbox = host.open("a", &image, limit(16 * MIB));
+        assert!(sandbox.fill() <= 16 * MIB);
+    });
+}
+
 #[test]
 fn the_next_daemon_finds_sandboxes_and_removes_what_is_nobodys() {
     let state = state();
