@@ -55,6 +55,9 @@ async fn keep(events: OwnedFd, group: Arc<SandboxGroup>, runs: RunTable) {
 
 async fn look(runs: &RunTable) {
     let runs = runs.with_processes().await;
+    if runs.is_empty() {
+        return;
+    }
     let looked = tokio::task::spawn_blocking(move || {
         runs.iter().for_each(Run::end_if_out_of_memory);
     });

@@ -119,8 +119,7 @@ fn alive(
         tracing::error!(sandbox = %record.id, error = &error as &dyn std::error::Error, "want of memory is not seen");
         OomEvents::default()
     });
-    let mut live = start::live(platform, record, &image, holder, group);
-    live.oom = oom;
+    let live = start::live(platform, record, &image, holder, (group, oom));
     Ok(Started { live, limits })
 }
 

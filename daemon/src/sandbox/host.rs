@@ -18,7 +18,7 @@ use super::start;
 use super::state::State;
 use super::stop;
 use super::update;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fault;
 use crate::holder::KnownRun;
 use crate::image::{Digest, ImageRef, Pin};
@@ -63,15 +63,9 @@ impl Host {
         &self,
         work: impl FnOnce(&Arc<Platform>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let platform = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || work(&platform))
+        self.0
+            .on_thread("a change of the sandbox failed", work)
             .await
-            .unwrap_or_else(|error| {
-                Err(
-                    Error::internal("INTERNAL", "a change of the sandbox failed", error)
-                        .hint("the daemon's log says where"),
-                )
-            })
     }
 }
 

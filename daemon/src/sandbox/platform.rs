@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use super::idle::IdlePolicy;
 use super::limits::{EffectiveLimits, Limits};
 use super::uid_range::UidRanges;
+use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::holder::Launcher;
 use crate::image::ImageStore;
@@ -60,6 +61,20 @@ pub struct Platform {
 }
 
 impl Platform {
+    /// Does work that blocks on a thread for that. `failed` says what is told of a panic.
+    pub async fn on_thread<T: Send + 'static>(
+        self: &Arc<Self>,
+        failed: &'static str,
+        work: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let platform = Arc::clone(self);
+        tokio::task::spawn_blocking(move || work(&platform))
+            .await
+            .unwrap_or_else(|error| {
+                Err(Error::internal("INTERNAL", failed, error).hint("the daemon's log says where"))
+            })
+    }
+
     /// What each limit will come to on this host, as far as that can be told before a start.
     pub fn expected(&self, limits: &Limits) -> EffectiveLimits {
         let by_controller = |controller: cgroup::Controller, value| {

@@ -96,8 +96,13 @@ fn started(starting: Starting) -> Started<Live> {
     const SET: &str = "an earlier step sets it";
     let (group, holder) = (starting.group.expect(SET), starting.holder.expect(SET));
     let image = starting.image.expect(SET);
-    let mut live = live(&starting.platform, &starting.record, &image, holder, group);
-    live.oom = starting.oom;
+    let live = live(
+        &starting.platform,
+        &starting.record,
+        &image,
+        holder,
+        (group, starting.oom),
+    );
     Started {
         live,
         limits: starting.limits,
@@ -110,7 +115,7 @@ pub(super) fn live(
     record: &Record,
     image: &Image,
     holder: Holder,
-    cgroup: Arc<SandboxGroup>,
+    (cgroup, oom): (Arc<SandboxGroup>, OomEvents),
 ) -> Live {
     let disk = Disk::of(platform, &record.id, Some(holder.pid()));
     Live {
@@ -123,7 +128,7 @@ pub(super) fn live(
         workdir: image.workdir.clone(),
         runs_dir: platform.store.runs_dir(&record.id),
         pids_limit: Arc::new(AtomicU64::new(record.spec.limits.pids)),
-        oom: OomEvents::default(),
+        oom,
         disk,
     }
 }

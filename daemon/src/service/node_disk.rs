@@ -10,6 +10,9 @@ use crate::sandbox::stats::disk_usage;
 use crate::sandbox::{Handle, removals_waiting};
 use crate::storage::{Abilities, DiskUsage, HostDisk, Storage};
 
+/// What is told of a panic.
+const FAILED: &str = "looking at the disk failed";
+
 /// What is stored on this host.
 #[derive(Debug, Clone)]
 pub struct NodeDisk {
@@ -42,30 +45,32 @@ pub(super) async fn look(
     sandboxes: Vec<Handle>,
     logs_bytes: u64,
 ) -> Result<NodeDisk> {
-    on_thread(platform, move |platform| {
-        let images = platform.images.list()?;
-        let sandboxes = sandboxes.iter().map(|handle| SandboxDisk {
-            identity: handle.identity().clone(),
-            state: handle.state(),
-            usage: disk_usage(platform, handle.id(), handle.live_now().as_ref()),
-        });
-        Ok(NodeDisk {
-            host: with_waiting(platform.storage.host()?),
-            abilities: platform.storage.abilities(),
-            images_bytes: images.iter().map(|image| image.size_bytes).sum(),
-            logs_bytes,
-            sandboxes: sandboxes.collect(),
+    platform
+        .on_thread(FAILED, move |platform| {
+            let images = platform.images.list()?;
+            let sandboxes = sandboxes.iter().map(|handle| SandboxDisk {
+                identity: handle.identity().clone(),
+                state: handle.state(),
+                usage: disk_usage(platform, handle.id(), handle.live_now().as_ref()),
+            });
+            Ok(NodeDisk {
+                host: with_waiting(platform.storage.host()?),
+                abilities: platform.storage.abilities(),
+                images_bytes: images.iter().map(|image| image.size_bytes).sum(),
+                logs_bytes,
+                sandboxes: sandboxes.collect(),
+            })
         })
-    })
-    .await
+        .await
 }
 
 /// Gives the pool this size.
 pub(super) async fn grow(platform: &Arc<Platform>, bytes: u64) -> Result<HostDisk> {
-    on_thread(platform, move |platform| {
-        grown(&*platform.storage, bytes).map(with_waiting)
-    })
-    .await
+    platform
+        .on_thread(FAILED, move |platform| {
+            grown(&*platform.storage, bytes).map(with_waiting)
+        })
+        .await
 }
 
 /// The driver knows those whose files are removed and whose space has not come back.
@@ -89,19 +94,4 @@ fn grown(storage: &dyn Storage, bytes: u64) -> Result<HostDisk> {
         }
     }
     Ok(storage.grow(bytes)?)
-}
-
-async fn on_thread<T: Send + 'static>(
-    platform: &Arc<Platform>,
-    work: impl FnOnce(&Arc<Platform>) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let platform = Arc::clone(platform);
-    tokio::task::spawn_blocking(move || work(&platform))
-        .await
-        .unwrap_or_else(|error| {
-            Err(
-                Error::internal("INTERNAL", "looking at the disk failed", error)
-                    .hint("the daemon's log says where"),
-            )
-        })
 }

@@ -1,16 +1,15 @@
 //! A delete for which the disk has no room: it takes the record away where it is, and is interrupted there.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 
 use anyhow::{Context as _, Result, ensure};
 use lodge_tests::api::reason;
 use lodge_tests::daemon::{Daemon, Options};
 use lodge_tests::room::Room;
-use lodge_tests::storage;
-use lodge_tests::wait::{SOON, until};
 use nix::sys::signal::Signal;
 use tonic::Code;
+
+use crate::neighbour::neighbour_is_alone;
 
 const POINTS: [&str; 2] = ["discard.forget", "discard.forget.done"];
 
@@ -65,13 +64,5 @@ async fn nothing_is_left(daemon: &Daemon, victim: &Room) -> Result<()> {
     if let Err(status) = daemon.api().delete(victim.id()).await {
         ensure!(status.code() == Code::NotFound, "{status:?}");
     }
-    let neighbour = daemon.api().room("neighbour").await?;
-    ensure!(neighbour.run("cat file").await?.ok()? == "kept");
-    storage::nothing_but(daemon, 1).await?;
-    until("one sandbox alone is there", SOON, || async {
-        let of = |name| fs::read_dir(daemon.state_dir().join(name)).map(Iterator::count);
-        let (sandboxes, trash) = (of("sandboxes")?, of("trash")?);
-        Ok((sandboxes == 1 && trash == 0).then_some(()))
-    })
-    .await
+    neighbour_is_alone(daemon).await
 }

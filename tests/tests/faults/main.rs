@@ -6,6 +6,7 @@ mod build; // who has fault points and who has not
 mod full_disk; // a delete for which there is no room
 mod ground; // a daemon with a neighbour, on which one fault after another is tried
 mod images; // the same for imports and removals of images
+mod neighbour; // who must not notice
 mod points; // which faults there are to try
 mod spares; // a create that takes a layer that was made ahead
 mod tour; // what is done with a sandbox while the fault is waited for

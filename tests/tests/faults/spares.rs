@@ -1,16 +1,16 @@
 //! A create that takes a layer that was made ahead, interrupted there. Only the driver overlay has them.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 
 use anyhow::{Context as _, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::api::reason;
 use lodge_tests::daemon::{Daemon, Options};
-use lodge_tests::storage::{self, Driver};
-use lodge_tests::wait::{SOON, until};
+use lodge_tests::storage::Driver;
 use nix::sys::signal::Signal;
 use tonic::Status;
+
+use crate::neighbour::neighbour_is_alone;
 
 /// Of so many creates, one after the other, one finds a layer that is ready.
 const CREATES_MAX: usize = 100;
@@ -76,13 +76,5 @@ async fn nothing_is_left(daemon: &Daemon) -> Result<()> {
         .await?
         .exited(0)?;
     again.delete().await?;
-    let neighbour = daemon.api().room("neighbour").await?;
-    ensure!(neighbour.run("cat file").await?.ok()? == "kept");
-    storage::nothing_but(daemon, 1).await?;
-    until("one sandbox alone is there", SOON, || async {
-        let of = |name| fs::read_dir(daemon.state_dir().join(name)).map(Iterator::count);
-        let (sandboxes, trash) = (of("sandboxes")?, of("trash")?);
-        Ok((sandboxes == 1 && trash == 0).then_some(()))
-    })
-    .await
+    neighbour_is_alone(daemon).await
 }
