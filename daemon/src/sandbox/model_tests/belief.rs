@@ -103,6 +103,12 @@ impl Company<'_> {
     fn uses(&self) -> bool {
         self.ops.iter().any(|done| done.op.is_use())
     }
+
+    /// Whether one that needs it may have got as far as to thaw it, and no further.
+    fn breaks_off_a_thaw(&self) -> bool {
+        let unanswered = |done: &Done| done.op.is_use() && done.answer == Answer::Unanswered;
+        self.fault == Some("thaw") || self.ops.iter().any(unanswered)
+    }
 }
 
 /// What may be true after these operations, in whatever order they took effect, while `fault` was met by one of them.
@@ -230,7 +236,13 @@ fn explain(before: &Belief, done: &Done, company: Company<'_>) -> Vec<Belief> {
     let unchanged = || vec![before.clone()];
     let passing = company.has(&[Op::Delete]);
     match &done.answer {
-        Answer::Unanswered => half_done(before, done.op),
+        Answer::Unanswered => {
+            let mut all = half_done(before, done.op);
+            if let Ok(after) = effect(before, done.op) {
+                all.extend(met_by_use(&after, done.op, company));
+            }
+            all
+        }
         Answer::Cut => match company.has(&[Op::Stop, Op::Delete, Op::HolderDies]) {
             true => half_done(before, done.op),
             false => Vec::new(),
@@ -281,13 +293,11 @@ fn explain(before: &Belief, done: &Done, company: Company<'_>) -> Vec<Belief> {
             (Err(expected), Answer::Refused(reason)) if expected == *reason => {
                 refused(before, done.op)
             }
-            (Ok(after), Answer::Done) if done.op == Op::Pause && company.uses() => {
-                // Who needs it starts it, finds it frozen, and thaws it.
-                let mut all = vec![after.clone()];
-                all.extend(in_phase(&after, Phase::Running));
+            (Ok(after), Answer::Done) => {
+                let mut all = met_by_use(&after, done.op, company);
+                all.push(after);
                 all
             }
-            (Ok(after), Answer::Done) => vec![after],
             (Ok(Belief::There(there)), Answer::Acquired(now, created)) => {
                 let same = there.id.as_ref().is_none_or(|id| id == now);
                 let as_expected = *created == (*before == Belief::Absent);
@@ -391,6 +401,24 @@ fn half_done(before: &Belief, op: Op) -> Vec<Belief> {
         };
         if there.phase == Phase::Frozen && (op.is_use() || op == Op::Pause) {
             all.extend([held(false), held(true)]);
+        }
+    }
+    all
+}
+
+/// What else may be true where a pause came while others need it: who has started it finds it frozen and thaws it, or is
+/// cut off once it has taken note that no caller holds it any longer.
+fn met_by_use(after: &Belief, op: Op, company: Company<'_>) -> Vec<Belief> {
+    let mut all = Vec::new();
+    if let (Belief::There(there), Op::Pause) = (after, op) {
+        if company.uses() {
+            all.extend(in_phase(after, Phase::Running));
+        }
+        if company.breaks_off_a_thaw() {
+            all.push(Belief::There(There {
+                held: false,
+                ..there.clone()
+            }));
         }
     }
     all
