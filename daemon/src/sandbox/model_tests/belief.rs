@@ -236,13 +236,7 @@ fn explain(before: &Belief, done: &Done, company: Company<'_>) -> Vec<Belief> {
     let unchanged = || vec![before.clone()];
     let passing = company.has(&[Op::Delete]);
     match &done.answer {
-        Answer::Unanswered => {
-            let mut all = half_done(before, done.op);
-            if let Ok(after) = effect(before, done.op) {
-                all.extend(met_by_use(&after, done.op, company));
-            }
-            all
-        }
+        Answer::Unanswered => unanswered(before, done.op, company),
         Answer::Cut => match company.has(&[Op::Stop, Op::Delete, Op::HolderDies]) {
             true => half_done(before, done.op),
             false => Vec::new(),
@@ -402,6 +396,15 @@ fn half_done(before: &Belief, op: Op) -> Vec<Belief> {
         if there.phase == Phase::Frozen && (op.is_use() || op == Op::Pause) {
             all.extend([held(false), held(true)]);
         }
+    }
+    all
+}
+
+/// What may be true where a kill cut an operation off.
+fn unanswered(before: &Belief, op: Op, company: Company<'_>) -> Vec<Belief> {
+    let mut all = half_done(before, op);
+    if let Ok(after) = effect(before, op) {
+        all.extend(met_by_use(&after, op, company));
     }
     all
 }
