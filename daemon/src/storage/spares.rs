@@ -25,9 +25,11 @@ pub(super) trait Ahead: Debug + Send + Sync + 'static {
 
     /// Kinds that spares are kept of, those most lately used. Who works with more of them waits now and then.
     const KINDS_MAX: usize;
-    /// From the first create that leaves too few to the making of the next one: the create itself would wait for the same
-    /// disk. Not from the last one, or who creates without a pause would never find one.
+    /// From the last create to the making of the next one: the create itself, its start and its first run would wait for the
+    /// same disk and the same processors.
     const QUIET: Duration;
+    /// From the first create that leaves too few, at most: who creates without a pause would else never find one.
+    const AT_LATEST: Duration;
 
     /// Where they lie, for messages.
     fn dir(&self) -> &Path;
@@ -62,8 +64,10 @@ struct Shared<A: Ahead> {
 struct State<A: Ahead> {
     /// The most lately used one first.
     kinds: VecDeque<OfKind<A>>,
-    /// When the next one may be made, where one is lacking.
-    due: Option<Instant>,
+    /// When the last one was asked for.
+    taken: Option<Instant>,
+    /// Since when there are too few.
+    lacking: Option<Instant>,
     is_over: bool,
 }
 
@@ -86,7 +90,8 @@ impl<A: Ahead> Spares<A> {
     pub(super) fn start(ahead: A) -> io::Result<Self> {
         let state = State {
             kinds: VecDeque::new(),
-            due: None,
+            taken: None,
+            lacking: None,
             is_over: false,
         };
         let shared = Arc::new(Shared {
@@ -167,7 +172,15 @@ impl<A: Ahead> State<A> {
         of.has_failed = false;
         let taken = of.ready.pop();
         self.kinds.push_front(of);
+        self.taken = Some(Instant::now());
         taken
+    }
+
+    /// When the next one may be made, where there are too few now.
+    fn due(&mut self, now: Instant) -> Instant {
+        let at_latest = *self.lacking.get_or_insert(now) + A::AT_LATEST;
+        let is_quiet = self.taken.unwrap_or(now) + A::QUIET;
+        is_quiet.min(at_latest)
     }
 
     fn has_work(&self) -> bool {
@@ -212,13 +225,13 @@ impl<A: Ahead> Shared<A> {
                 return None;
             }
             if !state.has_work() {
-                state.due = None;
+                state.lacking = None;
                 let waited = self.changed.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let now = Instant::now();
-            let due = *state.due.get_or_insert(now + A::QUIET);
+            let due = state.due(now);
             if now >= due {
                 return state.work();
             }
@@ -297,6 +310,7 @@ mod tests {
         const KINDS_MAX: usize = 2;
         /// Longer than whoever takes them is held up by the host.
         const QUIET: Duration = Duration::from_millis(200);
+        const AT_LATEST: Duration = Duration::from_millis(600);
 
         fn dir(&self) -> &Path {
             Path::new("/words")
@@ -336,6 +350,21 @@ mod tests {
     fn who_creates_without_a_pause_finds_spares_too() {
         let (_, spares) = start();
         until("found", || spares.take('a').is_some());
+    }
+
+    #[test]
+    fn none_is_made_before_creates_have_paused() {
+        let (_, spares) = start();
+        let mut state = spares.shared.lock();
+        state.take('a');
+        let begun = state.taken.expect("just now");
+        assert_eq!(state.due(begun), begun + Arc::<Words>::QUIET);
+        let again = begun + Duration::from_millis(150);
+        state.taken = Some(again);
+        assert_eq!(state.due(again), again + Arc::<Words>::QUIET);
+        let later = begun + Duration::from_millis(550);
+        state.taken = Some(later);
+        assert_eq!(state.due(later), begun + Arc::<Words>::AT_LATEST);
     }
 
     #[test]

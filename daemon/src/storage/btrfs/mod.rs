@@ -19,6 +19,8 @@ mod volume;
 mod roots;
 /// Roots made ahead.
 mod spares;
+/// What every first run reads, read ahead.
+mod warm;
 /// Waiting for what the kernel still removes, in the background.
 mod removals;
 /// Which roots of no sandbox may go at a start.

@@ -4,15 +4,19 @@
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::roots::{Destroyed, Roots};
 use crate::error::chain;
 use crate::storage::caught::caught;
 
 /// From one look to the next, at first and at most: small trees are gone with the next commit, and large ones take long.
-const AGAIN_AFTER: Duration = Duration::from_millis(50);
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
 const AGAIN_AFTER_MOST: Duration = Duration::from_secs(5);
+/// From the last delete to the first look, and from the first delete at most: a look is a commit, which holds up whoever
+/// creates meanwhile.
+const QUIET: Duration = Duration::from_millis(100);
+const AT_LATEST: Duration = Duration::from_secs(1);
 
 /// A thread that waits for destroyed roots to be gone, until this is dropped.
 #[derive(Debug)]
@@ -116,6 +120,14 @@ impl Shared {
             let waited = self.changed.wait_timeout_while(state, pause, nothing);
             waited.unwrap_or_else(PoisonError::into_inner).0
         };
+        let begun = Instant::now();
+        let mut known = 0;
+        while state.destroyed.len() > known && !state.is_over && begun.elapsed() < AT_LATEST {
+            known = state.destroyed.len();
+            let more = |state: &mut State| state.destroyed.len() == known && !state.is_over;
+            let waited = self.changed.wait_timeout_while(state, QUIET, more);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
         (!state.is_over).then(|| std::mem::take(&mut state.destroyed))
     }
 }

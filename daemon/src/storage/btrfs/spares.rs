@@ -1,4 +1,4 @@
-//! Roots made ahead: a snapshot is a commit, and takes a create some milliseconds. After a restart they are nobody's, and
+//! Roots made ahead: a snapshot is a commit, and takes a create some milliseconds, and the first run reads the shell. After a restart they are nobody's, and
 //! removed: which of them nobody ever wrote to is not known then.
 
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::removals::Removals;
 use super::roots::Roots;
 use super::volume::Volume;
+use super::warm;
 use crate::storage::StorageError;
 use crate::storage::spares::Ahead;
 
@@ -24,14 +25,17 @@ impl Ahead for RootsAhead {
     type Spare = Volume;
 
     const KINDS_MAX: usize = 4;
-    const QUIET: Duration = Duration::from_millis(50);
+    const QUIET: Duration = Duration::from_millis(30);
+    const AT_LATEST: Duration = Duration::from_millis(300);
 
     fn dir(&self) -> &Path {
         self.roots.dir()
     }
 
     fn make(&self, image: &PathBuf) -> Result<Option<Volume>, StorageError> {
-        self.roots.make(image).map(Some)
+        let volume = self.roots.make(image)?;
+        warm::read_ahead(&self.roots.path(volume));
+        Ok(Some(volume))
     }
 
     fn remove(&self, volume: Volume) -> Result<(), StorageError> {

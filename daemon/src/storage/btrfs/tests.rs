@@ -61,10 +61,16 @@ impl<'a> Host<'a> {
     }
 
     fn image(&self, name: &str, bytes: u64) -> [PathBuf; 1] {
+        self.image_with(name, bytes, |_| ())
+    }
+
+    /// One with what `add` makes in it.
+    fn image_with(&self, name: &str, bytes: u64, add: impl FnOnce(&Path)) -> [PathBuf; 1] {
         let images = self.state.join("pool/images");
         btrfs::create_subvolume(File::open(&images).expect("open"), name).expect("made");
         let path = images.join(name);
         write(&path.join("of-image"), bytes).expect("written");
+        add(&path);
         btrfs::set_read_only(File::open(&path).expect("open")).expect("set");
         [path]
     }
@@ -325,35 +331,6 @@ fn deleting_many_files_takes_no_time_of_whoever_asks() {
     });
 }
 
-#[test]
-fn roots_are_made_ahead_of_the_image_that_is_used() {
-    let state = state();
-    daemon(|| {
-        let host = Host::start(state.path());
-        let images = ["1", "2"].map(|name| host.image(name, MIB));
-        host.create("a", &images[0], PLENTY);
-        host.until_spares_are_ready(&images[0]);
-        let before = host.roots();
-        assert_eq!(before.len(), 3);
-        let sandbox = host.create("b", &images[0], limit(16 * MIB));
-        let volume = Volume::read(&sandbox.dir).expect("read").expect("named");
-        assert!(before.contains(&volume.to_string()));
-        // One that was made ahead is held to the limit of who gets it.
-        assert!(sandbox.fill() <= 16 * MIB);
-        assert_eq!(host.driver.ready_of(&images[1][0]), 0);
-        host.create("c", &images[1], PLENTY);
-        host.until_spares_are_ready(&images[1]);
-
-        // They do not outlive their image.
-        let dir = File::open(state.path().join("pool/images")).expect("open");
-        btrfs::destroy(dir, "1").expect("destroyed");
-        host.driver.keep_reserve().expect("kept");
-        assert_eq!(host.driver.ready_of(&images[0][0]), 0);
-        host.until_all_is_removed();
-        assert_eq!(host.roots().len(), 3 + 2);
-    });
-}
-
 /// A limit is on disk with the next commit only: after a loss of power a sandbox may have none.
 #[test]
 fn a_start_has_a_lost_limit_held_again() {
@@ -577,4 +554,5 @@ fn without_the_filter_it_does_not_start() {
 }
 
 /// What the host keeps of itself.
+mod ahead;
 mod reserve;

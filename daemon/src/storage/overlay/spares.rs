@@ -67,7 +67,8 @@ impl Ahead for LayersAhead {
     type Spare = Spare;
 
     const KINDS_MAX: usize = 2;
-    const QUIET: Duration = Duration::from_millis(20);
+    const QUIET: Duration = Duration::from_millis(30);
+    const AT_LATEST: Duration = Duration::from_millis(300);
 
     fn dir(&self) -> &Path {
         &self.dir
