@@ -14,6 +14,10 @@ const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 
+const BLKRASET: libc::Ioctl = 0x1262;
+/// Bytes of what the kernel calls a sector, whatever the device's own are.
+const SECTOR: u64 = 512;
+
 const NAME_BYTES: usize = 64;
 const KEY_BYTES: usize = 32;
 
@@ -120,4 +124,11 @@ pub(crate) fn status(device: BorrowedFd<'_>) -> nix::Result<Status> {
 pub(crate) fn set_capacity(device: BorrowedFd<'_>) -> nix::Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no pointer.
     Errno::result(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY, 0) }).map(drop)
+}
+
+/// Has so many bytes read ahead of who reads a device (linux/fs.h, BLKRASET).
+pub(crate) fn set_read_ahead(device: BorrowedFd<'_>, bytes: u64) -> nix::Result<()> {
+    let sectors = libc::c_ulong::try_from(bytes / SECTOR).map_err(|_| Errno::EOVERFLOW)?;
+    // SAFETY: BLKRASET takes a number, and no pointer.
+    Errno::result(unsafe { libc::ioctl(device.as_raw_fd(), BLKRASET, sectors) }).map(drop)
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use lodge_kernel::block::LoopDevice;
 use lodge_kernel::mount::attr;
 use lodge_kernel::{block, ext4};
-use rustix::fs::{AtFlags, FileType, StatVfs};
+use rustix::fs::{AtFlags, FileType, Mode, StatVfs};
 
 use super::geometry::{BLOCK, Shape, blocks_of, held_back};
 use super::layer::Layer;
@@ -26,6 +26,9 @@ const OPTIONS: &[(&CStr, Option<&CStr>)] = &[
     // After an error nothing is made worse.
     (c"errors", Some(c"remount-ro")),
 ];
+
+/// A directory that is gone before anybody has the layer.
+const FIRST: &str = "first";
 
 /// A mounted layer.
 #[derive(Debug)]
@@ -62,6 +65,13 @@ impl Mounted {
             }
         }
         Ok(())
+    }
+
+    /// Has the kernel read where there is room, which the first mkdir(2) waits for: that of the overlay, at a start.
+    pub(super) fn read_ahead(&self, layer: &Layer) -> Result<(), StorageError> {
+        let made = rustix::fs::mkdirat(&self.root, FIRST, Mode::RWXU)
+            .and_then(|()| rustix::fs::unlinkat(&self.root, FIRST, AtFlags::REMOVEDIR));
+        made.map_err(|e| StorageError::io("make a directory in", &layer.image(), e))
     }
 
     /// What is used and free in it.

@@ -120,6 +120,7 @@ impl Spare {
         let (image, _) = layer.open()?;
         let mounted = Mounted::mount(&layer, &image)?;
         mounted.check(&layer)?;
+        mounted.read_ahead(&layer)?;
         // Nobody writes to it before its start, which says how much of it is there to be taken.
         mounted.hold(&layer, limit, u64::MAX)?;
         Ok((image, mounted))
