@@ -52,6 +52,9 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
     engine.keep_house();
     let owner = owner(&config.state_dir)?;
     let images = images(&choice, Arc::clone(&storage))?;
+    let cgroup_parent = cgroup_host.parent(&config.cgroup_parent)?.owned_by(&owner);
+    let room = cgroup::Room::of_host();
+    bound_all(&cgroup_parent, room);
     Ok(Platform {
         store,
         storage,
@@ -59,7 +62,8 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
         storage_choice: choice,
         engine,
         launcher,
-        cgroup_parent: cgroup_host.parent(&config.cgroup_parent)?.owned_by(&owner),
+        cgroup_parent,
+        room,
         owner,
         cgroup_host,
         cgroup_parent_name: config.cgroup_parent.clone(),
@@ -71,6 +75,15 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
         starts: Semaphore::new(STARTS_AT_ONCE),
         creates: Semaphore::new(CREATES_AT_ONCE),
     })
+}
+
+/// Has the kernel keep a reserve for the host from all sandboxes together. Where it cannot, each has its own limits all the same.
+fn bound_all(parent: &cgroup::Parent, room: cgroup::Room) {
+    for bound in parent.hold(room) {
+        if let Err(why) = bound.effective {
+            tracing::warn!(controller = %bound.controller, why, "all sandboxes together have no bound");
+        }
+    }
 }
 
 /// The driver that has the files of sandboxes.

@@ -1,6 +1,8 @@
 //! Whether this host can run sandboxes: each kernel feature that is used, settings that make it safer, and a probe sandbox
 //! that is really booted. What fails names what to do about it.
 
+/// Bounds on all sandboxes together.
+mod bounds;
 /// Kernel features.
 mod kernel;
 /// A sandbox that is booted, runs one command and goes.
@@ -27,10 +29,14 @@ pub async fn examine(platform: &Platform) -> Report {
 /// Examines this host. A host on which not even the parts for a probe can be had fails that check.
 pub async fn examine_with(bench: Result<Bench>, files: Files) -> Report {
     let mut checks = look(files).await;
-    checks.push(match bench {
-        Ok(bench) => bench.probe().await,
-        Err(error) => probe::failed(&error),
-    });
+    match bench {
+        Ok(bench) => {
+            let parent = bench.cgroup_parent.clone();
+            checks.extend(blocking(move || bounds::checks(&parent)).await);
+            checks.push(bench.probe().await);
+        }
+        Err(error) => checks.push(probe::failed(&error)),
+    }
     Report { checks }
 }
 
@@ -65,13 +71,17 @@ pub fn refuse_unfit_host() -> Result<(), UnfitHost> {
 
 /// Everything that can be told by looking.
 async fn look(files: Files) -> Vec<Check> {
-    let looked = tokio::task::spawn_blocking(move || {
+    blocking(move || {
         let mut checks = kernel::checks();
         checks.extend(files.checks());
         checks.extend(settings::checks());
         checks
-    });
-    looked
+    })
+    .await
+}
+
+async fn blocking(look: impl FnOnce() -> Vec<Check> + Send + 'static) -> Vec<Check> {
+    tokio::task::spawn_blocking(look)
         .await
         .unwrap_or_else(|error| vec![Check::fail("doctor", error.to_string(), "")])
 }

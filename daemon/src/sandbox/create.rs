@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::delete;
 use super::id::SandboxId;
 use super::platform::Platform;
+use super::room;
 use super::runtime::New;
 use super::steps::{Step, nothing, run_all};
 use super::uid_range::UidLease;
@@ -76,7 +77,9 @@ pub(super) fn undo(platform: &Platform, record: &Record) {
 }
 
 fn admit(creation: &mut Creation) -> Result<()> {
-    Ok(creation.platform.storage.admit()?)
+    let Creation { platform, new, .. } = creation;
+    room::admit(platform.room, &new.spec.requested)?;
+    Ok(platform.storage.admit()?)
 }
 
 fn lease_uids(creation: &mut Creation) -> Result<()> {

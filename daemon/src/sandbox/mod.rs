@@ -57,6 +57,8 @@ mod actor;
 /// A table of named steps with their undo.
 pub(crate) mod steps;
 
+/// Whether the host can carry it.
+mod room;
 /// Creating: uid range, directory, layer, record.
 mod create;
 

@@ -42,6 +42,8 @@ pub struct Platform {
     pub cgroup_parent: cgroup::Parent,
     /// Its name.
     pub cgroup_parent_name: String,
+    /// What the host has.
+    pub room: cgroup::Room,
     /// The mark of our state directory on what lies outside of it.
     pub owner: String,
     /// Host uids.

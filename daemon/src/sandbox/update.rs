@@ -8,6 +8,7 @@ use super::idle::IdleChange;
 use super::limits::{self, LimitStatus, Limits, RequestedLimits, Shortfall};
 use super::live::Live;
 use super::platform::Platform;
+use super::room;
 use super::runtime::Relimit;
 use super::spec::{self, Spec};
 use super::start;
@@ -65,6 +66,7 @@ pub(super) fn limit(
     live: Option<&Live>,
     relimit: &Relimit,
 ) -> Result<Vec<LimitStatus>> {
+    room::admit(platform.room, &relimit.asked)?;
     if let Some(live) = live {
         make_room(live, &relimit.old.spec.limits, &relimit.new.spec.limits)?;
     }

@@ -17,6 +17,7 @@ mod parent; // the group that holds all sandboxes
 mod freeze; // freezing all runs of a sandbox, and thawing them
 mod reclaim; // giving their memory back
 mod removal; // taking a sandbox's groups away
+mod room; // what the host has, and the bounds on all sandboxes together
 mod run; // one run's leaf
 mod sandbox; // one sandbox: holder, runs, limits
 mod sandbox_usage; // what all runs of a sandbox use, from the kernel's counters
@@ -35,6 +36,7 @@ pub use host::{Delegation, Host, Mode};
 pub use launch::LaunchFds;
 pub use limits::{EffectiveLimit, Limits};
 pub use parent::Parent;
+pub use room::Room;
 pub use run::{Removed, RunFds, RunLeaf};
 pub use sandbox::SandboxGroup;
 pub use sandbox_usage::SandboxUsage;

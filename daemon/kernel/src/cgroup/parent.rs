@@ -10,7 +10,7 @@ use super::controller::{Controller, Hierarchy};
 use super::devices;
 use super::directory::{Directory, check_name};
 use super::error::Result;
-use super::limits::Limits;
+use super::limits::{Limits, Version};
 use super::removal;
 use super::sandbox::{self, Origin, SandboxGroup};
 use crate::sys::xattr;
@@ -21,7 +21,7 @@ use crate::sys::xattr;
 pub struct Parent {
     pub(super) trees: Arc<Trees>,
     /// What new groups are marked with.
-    owner: Option<Arc<str>>,
+    pub(super) owner: Option<Arc<str>>,
 }
 
 /// Extended attribute of a sandbox's v2 group: who made it. Only the host's root sees and sets those of `trusted`.
@@ -34,6 +34,18 @@ pub(super) struct Trees {
     /// Our controllers that live in v2.
     pub(super) v2_controllers: Vec<Controller>,
     pub(super) v1: Vec<(Hierarchy, Directory)>,
+}
+
+impl Trees {
+    /// The parent's group in the hierarchy that has a controller.
+    pub(super) fn with(&self, controller: Controller) -> Option<(&Directory, Version)> {
+        if self.v2_controllers.contains(&controller) {
+            return Some((&self.v2, Version::V2));
+        }
+        let mut v1 = self.v1.iter();
+        let (_, group) = v1.find(|(hierarchy, _)| hierarchy.has(controller))?;
+        Some((group, Version::V1))
+    }
 }
 
 impl Parent {

@@ -205,15 +205,12 @@ impl SandboxGroup {
 
     /// The `runs` group that carries a controller's limit.
     pub(super) fn limited_group(&self, controller: Controller) -> Option<(PathBuf, Version)> {
-        if self.trees.v2_controllers.contains(&controller) {
-            return Some((self.runs.v2.path().into(), Version::V2));
-        }
-        let (_, parent) = self
-            .trees
-            .v1
-            .iter()
-            .find(|(hierarchy, _)| hierarchy.has(controller))?;
-        Some((parent.path().join(&self.name).join(RUNS), Version::V1))
+        let (parent, version) = self.trees.with(controller)?;
+        let path = match version {
+            Version::V1 => parent.path().join(&self.name).join(RUNS),
+            Version::V2 => self.runs.v2.path().into(),
+        };
+        Some((path, version))
     }
 
     /// `<sandbox>/<file>` of each chosen v1 hierarchy, for writing.

@@ -3,6 +3,7 @@
 mod devices;
 mod freeze;
 mod limits;
+mod room;
 mod runs;
 mod sandboxes;
 
