@@ -165,7 +165,10 @@ fn become_user(user: &User) -> Result<(), Cause> {
     setgroups(&groups).map_err(on("groups"))?;
     setresgid(gid, gid, gid).map_err(on(format!("gid {gid}")))?;
     // Root keeps its capabilities here and the exec cuts them to the bounding set; everyone else loses them now.
-    setresuid(uid, uid, uid).map_err(on(format!("uid {uid}")))
+    setresuid(uid, uid, uid).map_err(on(format!("uid {uid}")))?;
+    // Where fs.suid_dumpable says so, that made it dumpable: a process of the same user inside could trace it until the exec, and
+    // read what it has of the holder's memory.
+    prctl::set_dumpable(false).map_err(on("dumpable flag"))
 }
 
 /// Goes to the working directory, as the user. One that does not lie under the sandbox's root is refused, however it was reached.

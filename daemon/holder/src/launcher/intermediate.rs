@@ -7,20 +7,12 @@ use lodge_kernel::identity::become_owner;
 use lodge_kernel::sys::clone::{Forked, SingleThreaded, exit_now, fork_into};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::prctl;
 
+use super::ordinary;
 use super::rendezvous::{End, Said};
 use crate::init::Init;
 use crate::protocol::{Cause, StepError, join_v1_groups, on};
-
-/// Ceilings that become the whole user namespace's when it is made (since Linux 5.14): (resource, name, most). The pids limit of the
-/// cgroup is the real bound of processes; this one only stands behind it.
-const NAMESPACE_CEILINGS: &[(Resource, &str, u64)] = &[
-    (Resource::RLIMIT_NPROC, "processes", 30_000),
-    (Resource::RLIMIT_SIGPENDING, "pending signals", 16_384),
-    (Resource::RLIMIT_MSGQUEUE, "message queue bytes", 819_200),
-    (Resource::RLIMIT_MEMLOCK, "locked memory bytes", 64 << 20),
-];
 
 /// What the process needs.
 pub(super) struct Intermediate {
@@ -39,12 +31,16 @@ pub(super) fn run(alone: SingleThreaded, me: Intermediate, init: Init) -> ! {
             errno: cause.errno,
         }
     };
-    // The sandbox's v1 groups first, so that the cgroup namespace is rooted there.
-    let done = join_v1_groups(&me.tasks)
-        .map_err(failed("join-cgroups"))
-        .and_then(|()| set_ceilings().map_err(failed("namespace-ceilings")))
+    // A realtime process may be in no cpu group of v1. The groups come before the namespaces, so that the cgroup namespace is
+    // rooted there.
+    let done = ordinary::give_up_favour()
+        .map_err(failed("ordinary"))
+        .and_then(|()| join_v1_groups(&me.tasks).map_err(failed("join-cgroups")))
+        .and_then(|()| ordinary::set_limits().map_err(failed("namespace-ceilings")))
         .and_then(|()| {
             become_owner(me.uid_base)
+                // A change of uid makes it dumpable again where fs.suid_dumpable says so.
+                .and_then(|()| prctl::set_dumpable(false))
                 .map_err(on("host uid"))
                 .map_err(failed("own-uid"))
         })
@@ -57,16 +53,6 @@ pub(super) fn run(alone: SingleThreaded, me: Intermediate, init: Init) -> ! {
             exit_now(1)
         }
     }
-}
-
-fn set_ceilings() -> Result<(), Cause> {
-    for &(resource, name, most) in NAMESPACE_CEILINGS {
-        // Lowering needs no privilege; raising would need CAP_SYS_RESOURCE, which not every host's root has.
-        let (_, hard) = getrlimit(resource).map_err(on(name))?;
-        let bound = hard.min(most);
-        setrlimit(resource, bound, bound).map_err(on(name))?;
-    }
-    Ok(())
 }
 
 fn make_namespaces() -> Result<(), Cause> {

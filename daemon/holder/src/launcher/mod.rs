@@ -3,6 +3,7 @@
 
 mod intermediate;
 mod launch;
+mod ordinary;
 mod rendezvous;
 
 pub(crate) use rendezvous::{End, Said};

@@ -15,6 +15,7 @@ pub(crate) mod loopback;
 pub mod mount;
 pub mod packet;
 pub mod pidfd;
+pub mod priority;
 pub(crate) mod seccomp;
 pub mod wait;
 pub(crate) mod xattr;
