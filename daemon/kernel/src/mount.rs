@@ -7,13 +7,21 @@ use nix::errno::Errno;
 
 pub use crate::sys::mount::{Depth, FsContext, attach, attr, clone_mount, set_attrs, set_idmap};
 
-/// A tmpfs of at most `size` bytes, attached nowhere. `mode` is its root's.
+/// Bytes of a tmpfs for which it has one inode more: who fills it with files of a page each meets both bounds at once.
+const BYTES_PER_INODE: u64 = 4096;
+/// Inodes of a tmpfs, at least: one of names alone has no bytes to speak of.
+const INODES_MIN: u64 = 1024;
+
+/// A tmpfs of at most `size` bytes, attached nowhere. `mode` is its root's. Empty files take no bytes, so there is a bound on the
+/// number of files as well: by itself the kernel allows one per two pages of the host's memory.
 ///
 /// # Errors
 /// The kernel's.
 pub fn tmpfs(size: u64, mode: u32, attrs: u64) -> nix::Result<OwnedFd> {
     let context = FsContext::open(c"tmpfs")?;
     context.set(c"size", &text(size.to_string())?)?;
+    let inodes = (size / BYTES_PER_INODE).max(INODES_MIN);
+    context.set(c"nr_inodes", &text(inodes.to_string())?)?;
     context.set(c"mode", &text(format!("{mode:o}"))?)?;
     context.mount(attrs)
 }

@@ -8,8 +8,9 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use lodge_kernel::mount::{Depth, attach, clone_mount};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::fcntl::{AtFlags, OFlag, RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, SFlag, fstatat};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::Making;
@@ -39,7 +40,7 @@ fn make_regular(etc: BorrowedFd<'_>, name: &CStr) -> Result<(), Cause> {
     match fstatat(etc, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(stat) => match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
             SFlag::S_IFREG => return Ok(()),
-            SFlag::S_IFDIR => unlinkat(etc, name, UnlinkatFlags::RemoveDir).map_err(object())?,
+            SFlag::S_IFDIR => put_aside(etc, name).map_err(object())?,
             _ => unlinkat(etc, name, UnlinkatFlags::NoRemoveDir).map_err(object())?,
         },
         Err(Errno::ENOENT) => {}
@@ -49,6 +50,29 @@ fn make_regular(etc: BorrowedFd<'_>, name: &CStr) -> Result<(), Cause> {
     openat(etc, name, flags, Mode::from_bits_truncate(0o644))
         .map(drop)
         .map_err(object())
+}
+
+/// Takes a directory out of the way. One with something in it is kept, under a name that nobody inside can have taken before: a
+/// sandbox that could be kept from starting by what is in its files could not be mended from inside.
+fn put_aside(etc: BorrowedFd<'_>, name: &CStr) -> nix::Result<()> {
+    match unlinkat(etc, name, UnlinkatFlags::RemoveDir) {
+        Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
+        removed => return removed,
+    }
+    let now = clock_gettime(ClockId::CLOCK_REALTIME)?;
+    let aside = format!(
+        "{}.{}{:09}",
+        name.to_string_lossy(),
+        now.tv_sec(),
+        now.tv_nsec()
+    );
+    renameat2(
+        etc,
+        name,
+        etc,
+        aside.as_str(),
+        RenameFlags::RENAME_NOREPLACE,
+    )
 }
 
 fn put(

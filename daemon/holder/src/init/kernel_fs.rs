@@ -44,13 +44,21 @@ const MASKED: &[&str] = &[
     // Kernel addresses, physical memory and configuration; other file systems that show the kernel's insides.
     "proc/config.gz",
     "proc/kallsyms",
+    "proc/kmsg",
     "proc/kpagecgroup",
     "proc/kpagecount",
     "proc/kpageflags",
     "proc/mdstat",
+    "proc/mtrr",
     "proc/slabinfo",
     "proc/vmallocinfo",
     "sys/fs/bpf",
+    // Load of the whole host, with thresholds that anybody may set; its disks, and paths of its swap files; its users' keys.
+    "proc/diskstats",
+    "proc/key-users",
+    "proc/partitions",
+    "proc/pressure",
+    "proc/swaps",
     // Of every file system and loop device of the host: which file it is in, with ids of other sandboxes, and what each of those has.
     "sys/devices/virtual/block",
     "sys/fs/btrfs",
