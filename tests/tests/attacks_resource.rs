@@ -61,6 +61,82 @@ async fn attack_r01_fork_bomb() -> Result<()> {
     arena.check_after(&ran).await
 }
 
+/// Threads instead of processes: the same limit holds them.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r03_thread_bomb() -> Result<()> {
+    let limits = pb::Limits {
+        pids: Some(64),
+        memory_bytes: Some(128 * MIB),
+        ..Default::default()
+    };
+    let arena = Arena::with_limits(limits).await?;
+    let bomb = "
+import threading, time
+threading.stack_size(1 << 16)
+made = 0
+try:
+    while made < 1000:
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        made += 1
+except RuntimeError: pass
+print(f'made: {made < 64}', flush=True)
+os.kill(os.getpid(), 9)
+";
+    let bomb = arena.attacker.python(&program(bomb)).root();
+    let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+    ensure!(ran.text() == "made: True\n", "{}", ran.story());
+    arena.check_after(&ran).await
+}
+
+/// Half a processor.
+const HALF: i64 = 500;
+
+/// Processes that spin, and ask for more than others have: all together get what the limit says, and no priority.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r19_spin_with_priority() -> Result<()> {
+    let limits = pb::Limits {
+        cpu_millis: Some(HALF),
+        ..Default::default()
+    };
+    let arena = Arena::with_limits(limits).await?;
+    let body = "
+def tell(what, call):
+    try: call(); print(what + ': OK')
+    except OSError as e: print(what + ': ' + errno.errorcode[e.errno])
+tell('nice', lambda: os.nice(-20))
+tell('fifo', lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
+tell('rr', lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(99)))
+# struct sched_attr: size, policy 6 (deadline), flags, nice, priority, runtime, deadline, period.
+deadline = struct.pack('IIQiIQQQ', 48, 6, 0, 0, 0, 10**6, 10**7, 10**7)
+NUMBER['sched_setattr'] = 314 if platform.machine() == 'x86_64' else 274
+say('deadline', 'sched_setattr', 0, deadline, 0)
+sys.stdout.flush()
+for n in range(4 * os.cpu_count()):
+    if os.fork() == 0:
+        while True: pass
+time.sleep(1000)
+";
+    let spin = arena.attacker.python(&program(body)).root();
+    let spin = spin.timeout(Duration::from_secs(2));
+    let start = Instant::now();
+    let ran = while_others_are_fine(&arena, async { spin.await }).await?;
+    let took = start.elapsed();
+    ran.timed_out()?;
+    let refused = "nice: EPERM\nfifo: EPERM\nrr: EPERM\ndeadline: EPERM\n";
+    ensure!(ran.text() == refused, "{}", ran.story());
+    let stats = arena.attacker.stats().await?;
+    let used = stats.cpu_time.context("cpu time")?;
+    let used = Duration::try_from(used)?;
+    // The quota is given out in periods of a tenth of a second.
+    let most = took.mul_f64(HALF as f64 / 1000.0) + Duration::from_millis(200);
+    ensure!(used <= most, "{used:?} of the processors in {took:?}");
+    ensure!(
+        used >= Duration::from_millis(300),
+        "it did not spin: {used:?}"
+    );
+    arena.check_after(&ran).await
+}
+
 /// A memory bomb is killed by the kernel and reported so; PID 1 lives and the sandbox is usable.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_r04_memory_bomb() -> Result<()> {
