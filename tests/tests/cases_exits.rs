@@ -70,7 +70,8 @@ async fn case_f2_memory_hog_is_oom_killed() -> Result<()> {
     // The kernel does not tell which of the run's processes it killed.
     ensure!(told.contains("of this run for want of memory"), "{told:?}");
     let peak = ran.result.peak_memory_bytes.context("the peak is known")?;
-    ensure!((32 << 20..=64 << 20).contains(&peak), "the peak is {peak}");
+    // What is being killed for want of memory may take a little more, so that it can end; version 2 of cgroups counts that.
+    ensure!((32 << 20..=68 << 20).contains(&peak), "the peak is {peak}");
     ensure!(room.run("echo fine").await?.ok()? == "fine");
     Ok(())
 }
