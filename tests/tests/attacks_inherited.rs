@@ -1,22 +1,13 @@
 //! What a sandbox would have of whoever started lodged, or of what was done in it before: limits, priorities, broken files.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::arena::Arena;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::footprint::launcher;
+use lodge_tests::host;
 use lodge_tests::prober::{self, program};
 use lodge_tests::storage::Driver;
-
-/// Runs a program of util-linux on a process of the host.
-fn on_host(program: &str, args: &[&str], pid: i32) -> Result<()> {
-    let pid = pid.to_string();
-    let output = Command::new(program).args(args).arg(&pid).output()?;
-    ensure!(output.status.success(), "{program} {args:?}: {output:?}");
-    Ok(())
-}
 
 /// Lodged was started with limits and priorities of its own, as from a shell after `ulimit` and `nice`: nothing inside has them, and
 /// what an earlier run set for itself is no later run's.
@@ -31,15 +22,9 @@ async fn attack_p14_limits_of_others() -> Result<()> {
         "--data=7000000000:",
         "--stack=1000000:",
     ] {
-        on_host("prlimit", &[limit, "--pid"], launcher)?;
+        host::adjust("prlimit", &[limit, "--pid"], launcher)?;
     }
-    on_host("chrt", &["--fifo", "--pid", "10"], launcher)?;
-    on_host("renice", &["-n", "-7", "-p"], launcher)?;
-    on_host(
-        "ionice",
-        &["--class", "1", "--classdata", "0", "--pid"],
-        launcher,
-    )?;
+    host::favour(launcher)?;
     let room = daemon.api().room("a").await?;
     let said =
         "ulimit -Sf; ulimit -St; ulimit -Sv; ulimit -Sd; ulimit -Ss; ulimit -Hc; nice; umask;

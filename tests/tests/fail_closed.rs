@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::footprint::launcher;
+use lodge_tests::host::favour;
 use lodge_tests::room::Room;
 use lodge_tests::strace::{Strace, was_injected};
 
@@ -32,6 +33,9 @@ const MAKING: &[(&str, &str)] = &[
     ("prctl", "EPERM"),
     ("setsid", "EPERM"),
     ("prlimit64", "EPERM"),
+    ("sched_setscheduler", "EPERM"),
+    ("setpriority", "EACCES"),
+    ("ioprio_set", "EPERM"),
     ("clone3", "EAGAIN"),
     ("write", "EPERM"),
 ];
@@ -109,6 +113,8 @@ where
 async fn attack_d09_sandbox_with_a_failed_step() -> Result<()> {
     let daemon = Daemon::new().await?;
     let pid = launcher(daemon.pid()?)?;
+    // Else there is nothing to give up.
+    favour(pid)?;
     let mut wrong = Vec::new();
     let tried = each(&daemon, pid, MAKING, &mut wrong, async || {
         let request = pb::AcquireRequest {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, EndReason, SandboxState};
 use lodge_tests::api::{by_id, reason};
 use lodge_tests::daemon::Daemon;
+use lodge_tests::host;
 use lodge_tests::wait::{SOON, until};
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -196,9 +197,7 @@ async fn attack_r28_thousand_runs_at_once() -> Result<()> {
     let daemon = Daemon::new().await?;
     let room = daemon.api().room("r28").await?;
     room.run("true").await?.exited(0)?;
-    let descriptors =
-        || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/fd", daemon.pid()?))?.count()) };
-    let before = descriptors()?;
+    let before = host::open_files(daemon.pid()?)?;
     let mut calls = JoinSet::new();
     for n in 0..RUNS {
         let script = format!("until [ -e go ]; do sleep 0.2; done; exit {}", n % 100);
@@ -236,7 +235,7 @@ async fn attack_r28_thousand_runs_at_once() -> Result<()> {
     }
     ensure!(well == LIVE_MAX - 1, "{well} ended");
     until("all descriptors are back", SOON, || async {
-        Ok((descriptors()? <= before + 2).then_some(()))
+        Ok((host::open_files(daemon.pid()?)? <= before + 2).then_some(()))
     })
     .await?;
     ensure!(room.run("echo fine").await?.ok()? == "fine");

@@ -52,8 +52,9 @@ fn make_regular(etc: BorrowedFd<'_>, name: &CStr) -> Result<(), Cause> {
         .map_err(object())
 }
 
-/// Takes a directory out of the way. One with something in it is kept, under a name that nobody inside can have taken before: a
-/// sandbox that could be kept from starting by what is in its files could not be mended from inside.
+/// Takes a directory out of the way. One with something in it is kept, under a name of the moment: whoever inside has guessed it has
+/// this start fail, and not the next one. A sandbox that could be kept from starting by what is in its files could not be mended from
+/// inside.
 fn put_aside(etc: BorrowedFd<'_>, name: &CStr) -> nix::Result<()> {
     match unlinkat(etc, name, UnlinkatFlags::RemoveDir) {
         Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
