@@ -404,6 +404,7 @@ const ROWS: &[&str] = &[
     "attack_f07_",
     "attack_f08_",
     "attack_f09_",
+    "attack_f12_",
     "attack_f15_",
     "attack_f20_",
     "attack_f22_",

@@ -1,4 +1,4 @@
-//! Attacks E31 and E33: images in which the places where a sandbox's file systems are mounted are something else, and a neighbour
+//! Attacks E31, E33 and F12: images in which the places where a sandbox's file systems are mounted are something else, and a neighbour
 //! that shares the image and never stands still. Where the file systems land is seen from inside, what of the host was touched from
 //! outside.
 
@@ -174,6 +174,48 @@ while True:
     }
     starter.delete().await?;
     arena.attacker.kill(&restless.run_id).await?;
+    arena.check().await
+}
+
+/// Mount points and what they lie in change their names, and links take their places, while the sandbox is paused, resumed, stopped and
+/// started: it comes up whole each time, and nothing is made on the host.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_f12_mount_points_that_move() -> Result<()> {
+    const ROUNDS: usize = 4;
+    let arena = Arena::new().await?;
+    let before = of_host()?;
+    let mover = arena.daemon.api().room("mover").await?;
+    let body = "
+import os
+n = 0
+while True:
+    n += 1
+    for place in ('/tmp', '/dev/shm', '/dev/pts', '/dev', '/proc', '/sys', '/etc', '/etc/hosts'):
+        for attempt in (lambda: os.rename(place, place + '.moved'), lambda: os.symlink('/proc/self/fd', place),
+                        lambda: os.unlink(place), lambda: os.rename(place + '.moved', place)):
+            try: attempt()
+            except OSError: pass
+    if n == 100: print('begun', flush=True)
+";
+    for round in 0..ROUNDS {
+        let mut moving = mover.python(body).root().start().await?;
+        moving.wait_for("begun").await?;
+        for _ in 0..3 {
+            mover.pause().await?;
+            mover.resume().await?;
+        }
+        mover.stop().await?;
+        mover
+            .start()
+            .await
+            .with_context(|| format!("round {round}"))?;
+        let whole =
+            "[ -c /dev/null ] && [ -s /etc/hosts ] && [ -e /proc/1/comm ] && [ ! -L /dev/shm ]";
+        mover.run(whole).root().cwd("/").await?.exited(0)?;
+    }
+    mover.delete().await?;
+    let after = of_host()?;
+    ensure!(after == before, "{before:?}\n{after:?}");
     arena.check().await
 }
 
