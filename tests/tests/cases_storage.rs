@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, DiskFullPlace, Stream};
+use lodge_tests::api::reason;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::prober::FILL;
 use lodge_tests::room::{Ran, Room};
 use lodge_tests::storage::{self, Driver};
 use lodge_tests::wait::until;
+use tonic::Code;
 
 const MIB: u64 = 1 << 20;
 /// The limit of what is filled: more than a file system needs for itself, and soon full.
@@ -314,4 +316,80 @@ async fn delete_of_300_000_files_returns_at_once() -> Result<()> {
     .await
     .with_context(|| format!("{before} bytes before, {full} full, {:?} now", used()))?;
     storage::nothing_but(&daemon, 1).await
+}
+
+/// Stopped while it is full, as its idle policy may have it, a sandbox is started again: else nothing could be deleted in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_full_sandbox_is_started_again() -> Result<()> {
+    let ground = Ground::new().await?;
+    // To the last block, of which what was removed of the image takes some.
+    let script = "rm -rf /etc/[a-f]* /usr/share/doc; cat /dev/zero >big; for n in $(seq 5000); do echo x >/$n || break; done";
+    ground.room.run(script).root().cwd("/home/user").await?;
+    for _ in 0..2 {
+        ground.room.stop().await?;
+        ground.room.start().await?;
+        // What a start had beyond the limit is no room for others.
+        let program = format!("{FILL}print(*fill('/more'))");
+        let refilled = ground.room.python(&program).root().await?;
+        let written: u64 = refilled
+            .text()
+            .split_whitespace()
+            .next()
+            .context("a number")?
+            .parse()?;
+        ensure!(written < MIB, "{}", refilled.story());
+    }
+    ground
+        .room
+        .run("rm big && echo recovered > new")
+        .await?
+        .exited(0)?;
+    Ok(())
+}
+
+/// What a start makes finds no room: the error says that it is the sandbox's own that is used up, with the figures, and a higher limit
+/// mends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_m3_start_without_room_names_the_limit() -> Result<()> {
+    let ground = Ground::new().await?;
+    let (script, limits) = match Driver::of_tests()? {
+        Driver::Overlay => (
+            "for n in $(seq 5000); do : >/home/user/$n || break; done 2>/dev/null; true",
+            pb::Limits {
+                disk_bytes: Some(4 * DISK.cast_signed()),
+                inodes: Some(4 * INODES.cast_signed()),
+                ..Default::default()
+            },
+        ),
+        // Else a start needs no room here.
+        Driver::Btrfs => (
+            "mv /etc /etc2; cat /dev/zero >/big; for n in $(seq 5000); do echo x >/$n || break; done",
+            pb::Limits {
+                disk_bytes: Some(2 * DISK.cast_signed()),
+                ..Default::default()
+            },
+        ),
+    };
+    ground.room.run(script).root().await?;
+    ground.room.stop().await?;
+    let refused = ground.room.start().await.err().context("it was started")?;
+    ensure!(
+        refused.code() == Code::ResourceExhausted
+            && reason(&refused) == "SANDBOX_DISK_FULL"
+            && refused.message().contains(" of "),
+        "{refused:?}"
+    );
+    let request = pb::UpdateSandboxRequest {
+        limits: Some(limits),
+        ..Default::default()
+    };
+    ground.room.update(request).await?;
+    ground.room.start().await?;
+    ground
+        .room
+        .run("echo fine > /new")
+        .root()
+        .await?
+        .exited(0)?;
+    Ok(())
 }

@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result, chain};
 use crate::fault;
 use crate::holder::{Holder, HolderError, LaunchSpec, NoNewPrivileges};
 use crate::image::{Digest, Image, ImageRef};
-use crate::storage::{Place, Root};
+use crate::storage::{DiskUsage, Place, Root};
 use crate::store::Record;
 
 /// How long a launch may take. It takes milliseconds; this is for a host on its last legs, so that no start hangs for ever.
@@ -30,6 +30,8 @@ const LAUNCH_PATIENCE: Duration = Duration::from_secs(30);
 /// With fewer free blocks or inodes than these a file system is as good as full: an overlay makes a few directories.
 const BLOCKS_TO_START: u64 = 16;
 const INODES_TO_START: u64 = 16;
+/// A btrfs takes a new file's space in units of this, or more.
+const BYTES_TO_START: u64 = 64 << 10;
 
 pub(super) struct Starting {
     platform: Arc<Platform>,
@@ -266,6 +268,12 @@ fn not_launched(platform: &Platform, record: &Record, error: HolderError) -> Err
         return error.into();
     };
     let is_read_only = step.errno == Errno::EROFS as i32;
+    let for_want_of_room = [Errno::ENOSPC as i32, Errno::EDQUOT as i32].contains(&step.errno);
+    if (is_read_only || for_want_of_room)
+        && let Some(full) = own_disk_full(&Disk::of(platform, &record.id, None).usage())
+    {
+        return full.caused_by(error);
+    }
     let is_overlay = is_read_only || step.errno == Errno::EINVAL as i32;
     match rustix::fs::statvfs(platform.store.layer_dir(&record.id)) {
         Ok(disk) if is_overlay && disk.f_flag.contains(StatVfsMountFlags::RDONLY) => {
@@ -279,6 +287,25 @@ fn not_launched(platform: &Platform, record: &Record, error: HolderError) -> Err
         }
         _ => error.into(),
     }
+}
+
+/// Why a start found no room, where it is the sandbox's own files that have all that they may have.
+fn own_disk_full(usage: &DiskUsage) -> Option<Error> {
+    if !usage.is_full(BYTES_TO_START) {
+        return None;
+    }
+    let of = |used: Option<u64>, limit: Option<u64>, what: &str| {
+        used.zip(limit)
+            .map(|(used, limit)| format!("{used} of {limit} {what}"))
+    };
+    let figures = [
+        of(usage.bytes, usage.limit_bytes, "bytes"),
+        of(usage.inodes, usage.inodes_limit, "files"),
+    ];
+    let figures: Vec<_> = figures.into_iter().flatten().collect();
+    let text = format!("its own disk is full: {}", figures.join(", "));
+    let full = Error::new(ErrorKind::ResourceExhausted, "SANDBOX_DISK_FULL", text);
+    Some(full.hint("raise its limit (`lodge update`), start it, and delete what is not needed"))
 }
 
 /// What came of it is ended by the undo of the cgroup.

@@ -146,7 +146,7 @@ impl Overlay {
     /// Mounts a layer, mended and grown if that is due, and has its limit held.
     fn mount(&self, layer: &Layer, limit: DiskLimit) -> Result<Mounted, StorageError> {
         if let Some(mounted) = self.mounted_ahead(layer, limit)? {
-            self.hold(layer, &mounted, limit, 0)?;
+            mounted.hold_until_started(layer, limit, self.share(layer, limit, 0)?)?;
             return Ok(mounted);
         }
         let (image, superblock) = layer.open()?;
@@ -176,7 +176,7 @@ impl Overlay {
             grow_mounted(layer, &image, &mounted, grown)?;
         }
         layer.note_limit(limit)?;
-        self.hold(layer, &mounted, limit, 0)?;
+        mounted.hold_until_started(layer, limit, self.share(layer, limit, 0)?)?;
         Ok(mounted)
     }
 
@@ -189,9 +189,14 @@ impl Overlay {
         limit: DiskLimit,
         had: u64,
     ) -> Result<(), StorageError> {
+        mounted.hold(layer, limit, self.share(layer, limit, had)?)
+    }
+
+    /// What a layer may take of the host until the next look.
+    fn share(&self, layer: &Layer, limit: DiskLimit, had: u64) -> Result<u64, StorageError> {
         let wanted = reserve::may_take(layer, limit)?.saturating_sub(had);
         let given = self.promised.give(wanted, reserve::room(&self.settings)?);
-        mounted.hold(layer, limit, had.saturating_add(given))
+        Ok(had.saturating_add(given))
     }
 
     /// What is used of a layer that was mounted when the host crashed, by having its journal played back.

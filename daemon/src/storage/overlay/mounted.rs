@@ -27,6 +27,8 @@ const OPTIONS: &[(&CStr, Option<&CStr>)] = &[
     (c"errors", Some(c"remount-ro")),
 ];
 
+/// More than the directories of an overlay take.
+const BLOCKS_TO_START: u64 = 16;
 /// A directory that is gone before anybody has the layer.
 const FIRST: &str = "first";
 
@@ -101,6 +103,28 @@ impl Mounted {
             .saturating_sub(share / BLOCK)
             .min(space.f_blocks);
         let blocks = beyond(limit, space.f_blocks).max(not_there);
+        self.hold_back(layer, blocks)
+    }
+
+    /// The same before a start, which makes a directory: where the limit is reached there is room for that beyond it, until the next
+    /// look. A full sandbox that was stopped could else not be started any more, to delete something.
+    pub(super) fn hold_until_started(
+        &self,
+        layer: &Layer,
+        limit: DiskLimit,
+        share: u64,
+    ) -> Result<(), StorageError> {
+        self.hold(layer, limit, share)?;
+        let room = self.space(layer)?.f_bfree.saturating_sub(BLOCKS_TO_START);
+        let blocks = held_back_now(&self.device.name())
+            .map_err(|e| StorageError::io("read what is held back in", &layer.image(), e))?;
+        if blocks <= room {
+            return Ok(());
+        }
+        self.hold_back(layer, room)
+    }
+
+    fn hold_back(&self, layer: &Layer, blocks: u64) -> Result<(), StorageError> {
         fault::around("overlay.hold limit", || {
             hold_back(&self.device.name(), blocks)
         })
