@@ -224,6 +224,22 @@ impl Arena {
         )
     }
 
+    /// Watches neighbour and daemon until the attack has ended.
+    pub async fn while_others_are_fine<T>(
+        &self,
+        attack: impl IntoFuture<Output = Result<T>>,
+    ) -> Result<T> {
+        let attack = attack.into_future();
+        tokio::pin!(attack);
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut attack => return outcome,
+                fine = self.others_are_fine() => fine.context("during the attack")?,
+            }
+        }
+    }
+
     /// As [`check`](Self::check), after an attack of whose run no process may be left.
     pub async fn check_after(self, ran: &Ran) -> Result<()> {
         let left = self.attacker.processes_of(&ran.result.run_id).await?;

@@ -99,19 +99,22 @@ pub fn reset_peak_memory(pid: i32) -> Result<()> {
     fs::write(&path, "5").with_context(|| format!("write {path}"))
 }
 
+/// What a layer that is made ahead has of descriptors: its image, its device, and the root of its mount.
+const FILES_OF_A_SPARE: usize = 3;
+
 /// Open descriptors of a process, but for those of layers that are made ahead, in the background: how many there are of these says
-/// nothing of what was asked for.
+/// nothing of what was asked for. They are told by their images alone, since others have devices and roots as well.
 pub fn open_files(pid: i32) -> Result<usize> {
-    let dir = format!("/proc/{pid}/fd");
-    let entries = fs::read_dir(&dir).context("list descriptors")?.flatten();
-    let is_asked_for = |entry: &fs::DirEntry| {
-        // One that is closed meanwhile is counted, as it was before.
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).context("list descriptors")?;
+    let (mut all, mut spares) = (0, 0);
+    for entry in entries.flatten() {
+        all += 1;
+        // One that is closed meanwhile is nobody's.
         let target = fs::read_link(entry.path()).unwrap_or_default();
-        let target = target.to_string_lossy();
-        // Its image, its device, and the root of its mount.
-        !(target.contains("/spares/") || target.starts_with("/dev/loop") || target == "/")
-    };
-    Ok(entries.filter(is_asked_for).count())
+        spares += usize::from(target.to_string_lossy().contains("/spares/"));
+    }
+    // Those of one that is being made are fewer yet.
+    Ok(usize::saturating_sub(all, FILES_OF_A_SPARE * spares))
 }
 
 /// Threads of a process.
@@ -225,6 +228,15 @@ pub fn fingerprint(extra_files: &[PathBuf]) -> Result<BTreeMap<String, String>> 
         seen.insert(format!("mounts below {dir}"), format!("{points:?}"));
     }
     Ok(seen)
+}
+
+/// Whether this process, and so the daemon that it starts, has CAP_SYS_RESOURCE: not every host's root has.
+pub fn has_cap_sys_resource() -> bool {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status_field(&status, "CapEff");
+    let effective = effective.and_then(|text| u64::from_str_radix(text, 16).ok());
+    effective.is_some_and(|bits| bits & CAP_SYS_RESOURCE != 0)
 }
 
 /// Runs a program of util-linux on a process.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::room::Ran;
 
 /// Defines `sc(name, *args)`, a system call by name that returns `(result, errno name)`; `say(label, …)`, which prints
-/// `label: errno name` (or `label: OK`); and constants that the probes need.
+/// `label: errno name` (or `label: OK`); `tell(label, call)`, which does the same of a function; and constants that the probes need.
 pub const PRELUDE: &str = r"
 import ctypes, errno, os, platform, signal, struct, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -34,6 +34,10 @@ def say(label, name, *args):
     r, e = sc(name, *args)
     print(label + ': ' + e, flush=True)
     return r
+def tell(label, call):
+    try: call(); answer = 'OK'
+    except OSError as e: answer = errno.errorcode[e.errno]
+    print(label + ': ' + answer, flush=True)
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
 SIGCHLD = 17
 ";
@@ -53,6 +57,9 @@ def fill(path, most=1 << 40):
     except OSError as e:
         return written, errno.errorcode[e.errno]
 ";
+
+/// Takes memory until the kernel says no.
+pub const HOG: &str = "b = []\nwhile True: b.append(bytearray(1 << 20))";
 
 /// A probe's program: the prelude and `body`.
 pub fn program(body: &str) -> String {

@@ -41,23 +41,14 @@ async fn attack_p14_limits_of_others() -> Result<()> {
     Ok(())
 }
 
-/// To lower a score takes CAP_SYS_RESOURCE, which not every host's root has.
-const CAP_SYS_RESOURCE: u32 = 24;
-
-fn may_lower_scores() -> Result<bool> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = u64::from_str_radix(effective.context("CapEff")?.trim(), 16)?;
-    Ok(effective >> CAP_SYS_RESOURCE & 1 == 1)
-}
-
 /// Nobody inside is spared where memory runs out, and nobody can see to that. What lodged has above zero, its sandboxes have too; what
 /// it has below, as its unit says, they have not.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_p24_oom_score() -> Result<()> {
     let daemon = Daemon::new().await?;
     let launcher = launcher(daemon.pid()?)?;
-    let lowered: &[(i32, &str)] = if may_lower_scores()? {
+    // To lower a score takes it.
+    let lowered: &[(i32, &str)] = if host::has_cap_sys_resource() {
         &[(-900, "0")]
     } else {
         &[]
@@ -70,25 +61,20 @@ async fn attack_p24_oom_score() -> Result<()> {
         let room = daemon.api().room("a").await?;
         let body = "
 score = '/proc/self/oom_score_adj'
-def set_to(wanted):
-    try:
-        os.write(os.open(score, os.O_WRONLY), wanted.encode())
-        return 'OK'
-    except OSError as e: return errno.errorcode[e.errno]
 print('has:', open(score).read().strip())
 for wanted in ('-1000', '-1', '1000'):
-    print(wanted + ': ' + set_to(wanted))
+    tell(wanted, lambda: os.write(os.open(score, os.O_WRONLY), wanted.encode()))
 print('then:', open(score).read().strip())
 ";
         let ran = room.python(&program(body)).root().await?;
-        let answers = prober::answers(&ran)?;
-        let of = |what: &str| answers.get(what).map(String::as_str);
-        let fine = of("has") == Some(*inside)
-            && of("-1000") == Some("EACCES")
-            && of("-1") == Some("EACCES")
-            && of("1000") == Some("OK")
-            && of("then") == Some("1000");
-        ensure!(fine, "lodged has {of_lodged}: {answers:?}");
+        let expected = [
+            ("has", *inside),
+            ("-1000", "EACCES"),
+            ("-1", "EACCES"),
+            ("1000", "OK"),
+            ("then", "1000"),
+        ];
+        prober::expect(&ran, &expected).with_context(|| format!("lodged has {of_lodged}"))?;
         room.delete().await?;
     }
     Ok(())
@@ -114,11 +100,10 @@ for place in ('/dev', '/dev/shm'):
     print(f'{place}: {made <= 1024} {answer}')
 ";
     let ran = arena.attacker.python(&program(body)).root().await?;
-    let answers = prober::answers(&ran)?;
-    for place in ["/dev", "/dev/shm"] {
-        let answer = answers.get(place).context("an answer")?;
-        ensure!(answer == "True ENOSPC", "{place}: {answer}");
-    }
+    prober::expect(
+        &ran,
+        &["/dev", "/dev/shm"].map(|place| (place, "True ENOSPC")),
+    )?;
     arena
         .attack("rm /dev/r07-* /dev/shm/r07-*")
         .await?
@@ -180,12 +165,7 @@ else:
         Driver::Overlay => "EXDEV",
         Driver::Btrfs => "OK",
     };
-    let answers = prober::answers(&ran)?;
-    ensure!(
-        answers.get("renamed").map(String::as_str) == Some(renamed),
-        "{}",
-        ran.story()
-    );
+    prober::expect(&ran, &[("renamed", renamed)])?;
     room.stop().await?;
     room.start().await?;
     let kept = room

@@ -7,28 +7,13 @@ use lodge_proto::v1 as pb;
 use lodge_tests::api::Api;
 use lodge_tests::arena::{Arena, NEIGHBOUR_WITHIN, no_timeout};
 use lodge_tests::host;
-use lodge_tests::prober::{self, program};
+use lodge_tests::prober::{self, HOG, program};
 use lodge_tests::wait::until;
 use tokio::task::JoinSet;
 
 const MIB: i64 = 1 << 20;
 /// What the daemon may grow by while a sandbox floods it.
 const FLOOD_MEMORY: u64 = 16 << 20;
-
-/// Watches neighbour and daemon until the attack has ended.
-async fn while_others_are_fine<T>(
-    arena: &Arena,
-    attack: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    tokio::pin!(attack);
-    loop {
-        tokio::select! {
-            biased;
-            outcome = &mut attack => return outcome,
-            fine = arena.others_are_fine() => fine.context("during the attack")?,
-        }
-    }
-}
 
 /// A fork bomb is held by the limit of pids, the neighbour does not notice, and the timeout ends all of it.
 #[tokio::test(flavor = "multi_thread")]
@@ -44,7 +29,7 @@ async fn attack_r01_fork_bomb() -> Result<()> {
         .run("bomb() { bomb | bomb & }; bomb; sleep 100")
         .timeout(Duration::from_secs(2));
     let start = Instant::now();
-    let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+    let ran = arena.while_others_are_fine(bomb).await?;
     ensure!(
         start.elapsed() < Duration::from_millis(2000 + 2000 + 1500),
         "it took {:?}",
@@ -83,7 +68,7 @@ print(f'made: {made < 64}', flush=True)
 os.kill(os.getpid(), 9)
 ";
     let bomb = arena.attacker.python(&program(bomb)).root();
-    let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+    let ran = arena.while_others_are_fine(bomb).await?;
     ensure!(ran.text() == "made: True\n", "{}", ran.story());
     arena.check_after(&ran).await
 }
@@ -101,9 +86,6 @@ async fn attack_r19_spin_with_priority() -> Result<()> {
     };
     let arena = Arena::with_limits(limits).await?;
     let body = "
-def tell(what, call):
-    try: call(); print(what + ': OK')
-    except OSError as e: print(what + ': ' + errno.errorcode[e.errno])
 tell('nice', lambda: os.nice(-20))
 tell('fifo', lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
 tell('rr', lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(99)))
@@ -111,7 +93,6 @@ tell('rr', lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(99)))
 deadline = struct.pack('IIQiIQQQ', 48, 6, 0, 0, 0, 10**6, 10**7, 10**7)
 NUMBER['sched_setattr'] = 314 if platform.machine() == 'x86_64' else 274
 say('deadline', 'sched_setattr', 0, deadline, 0)
-sys.stdout.flush()
 for n in range(4 * os.cpu_count()):
     if os.fork() == 0:
         while True: pass
@@ -153,13 +134,12 @@ async fn attack_r04_memory_bomb() -> Result<()> {
     };
     let arena = Arena::with_limits(limits).await?;
     let holder = arena.attacker.holder_pid(&arena.daemon.cgroup())?;
-    let bomb = "b=[]; [b.append(bytearray(1<<20)) for _ in iter(int,1)]";
     let bomb = arena
         .attacker
-        .python(bomb)
+        .python(HOG)
         .root()
         .timeout(Duration::from_secs(30));
-    let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+    let ran = arena.while_others_are_fine(bomb).await?;
     ensure!(ran.reason() == pb::EndReason::OomKilled, "{}", ran.story());
     ensure!(
         arena.attacker.holder_pid(&arena.daemon.cgroup())? == holder,
@@ -186,7 +166,7 @@ async fn attack_r04_memory_bomb_in_a_child() -> Result<()> {
     for script in scripts {
         let bomb = arena.attacker.run(script.clone()).root();
         let bomb = bomb.timeout(Duration::from_secs(50));
-        let ran = while_others_are_fine(&arena, async { bomb.await }).await?;
+        let ran = arena.while_others_are_fine(bomb).await?;
         ensure!(
             ran.reason() == pb::EndReason::OomKilled && ran.code() == 137,
             "{script}: {}",
@@ -261,7 +241,7 @@ async fn attack_r20_output_flood() -> Result<()> {
         .root()
         .timeout(Duration::from_secs(3));
     let beside = async {
-        let ran = while_others_are_fine(&arena, async { flood.await }).await?;
+        let ran = arena.while_others_are_fine(flood).await?;
         ran.timed_out()?;
         anyhow::Ok(ran)
     };
@@ -329,7 +309,7 @@ async fn attack_r21_flood_of_both_streams() -> Result<()> {
         .run("yes out & yes err >&2")
         .root()
         .timeout(Duration::from_secs(2));
-    let ran = while_others_are_fine(&arena, async { flood.await }).await?;
+    let ran = arena.while_others_are_fine(flood).await?;
     ran.timed_out()?;
     for (name, output, line) in [("stdout", &ran.out, "out\n"), ("stderr", &ran.err, "err\n")] {
         ensure!(output.dropped_bytes > 0, "{name} was not flooded");
@@ -377,8 +357,7 @@ async fn attack_r22_readers_that_stall() -> Result<()> {
     }
     let watch = arena.attacker.run("sleep 4").with(no_timeout);
     let reader = arena.neighbour.run("seq 100000").send();
-    let (watched, read) =
-        tokio::join!(while_others_are_fine(&arena, async { watch.await }), reader);
+    let (watched, read) = tokio::join!(arena.while_others_are_fine(watch), reader);
     watched?.exited(0)?;
     ensure!(read?.out.total_bytes == 588_895);
     let peak = host::memory_field(daemon, "VmHWM")?;

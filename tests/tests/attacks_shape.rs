@@ -40,15 +40,8 @@ async fn attack_r02_fork_bomb_that_ignores_signals() -> Result<()> {
     let arena = Arena::with_limits(limits).await?;
     let bomb = arena.attacker.python(RESTLESS_BOMB).root();
     let start = Instant::now();
-    let bomb = async { bomb.timeout(Duration::from_secs(2)).await };
-    tokio::pin!(bomb);
-    let ran = loop {
-        tokio::select! {
-            biased;
-            ran = &mut bomb => break ran?,
-            fine = arena.others_are_fine() => fine.context("during the attack")?,
-        }
-    };
+    let bomb = bomb.timeout(Duration::from_secs(2));
+    let ran = arena.while_others_are_fine(bomb).await?;
     ensure!(
         start.elapsed() < Duration::from_millis(2000 + 2000 + 1500),
         "it took {:?}",

@@ -95,11 +95,6 @@ async fn attack_r10_disk_fill() -> Result<()> {
     let arena = arena().await?;
     let host = Host::of(&arena)?;
     let body = "
-def tell(what, call):
-    try:
-        call()
-        print(what + ': OK', flush=True)
-    except OSError as e: print(what + ': ' + errno.errorcode[e.errno], flush=True)
 tib = os.open('/tib', os.O_RDWR | os.O_CREAT)
 tell('fallocate', lambda: os.posix_fallocate(tib, 0, 1 << 40))
 hole = os.open('/hole', os.O_RDWR | os.O_CREAT)

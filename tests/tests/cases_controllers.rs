@@ -9,6 +9,7 @@ use lodge_proto::v1 as pb;
 use lodge_tests::api::reason;
 use lodge_tests::binary;
 use lodge_tests::daemon::{Daemon, Options};
+use lodge_tests::prober::HOG;
 use lodge_tests::room::Room;
 use pb::Enforcement;
 use tonic::Code;
@@ -110,8 +111,7 @@ async fn without(controller: &str) -> Result<()> {
 }
 
 async fn memory_is_held(room: &Room) -> Result<()> {
-    let hog = "b = []\nwhile True: b.append(bytearray(1 << 20))";
-    let ran = room.python(hog).await?;
+    let ran = room.python(HOG).await?;
     ensure!(ran.reason() == pb::EndReason::OomKilled, "{}", ran.story());
     Ok(())
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::host;
+use lodge_tests::prober::HOG;
 use lodge_tests::room::Room;
 use lodge_tests::slot::UID_BLOCK;
 use lodge_tests::wait::until;
@@ -49,9 +50,6 @@ async fn small_room(daemon: &Daemon, memory: i64) -> Result<Room> {
     };
     daemon.api().acquire(request).await
 }
-
-/// Takes memory until the kernel says no.
-pub const HOG: &str = "b = []\nwhile True: b.append(bytearray(1 << 20))";
 
 /// A command that eats all memory is reported as killed for it, by the kernel's counter, with its peak; the next run
 /// works.

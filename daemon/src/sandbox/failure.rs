@@ -108,11 +108,7 @@ impl From<HolderError> for Error {
                 "PID 1 of the sandbox does not answer",
             )
             .hint("if it lasts, stop the sandbox: the next run starts it anew"),
-            HolderError::Step(step)
-                if [Errno::ENOSPC as i32, Errno::EDQUOT as i32].contains(&step.errno) =>
-            {
-                host_disk_full()
-            }
+            HolderError::Step(step) if is_want_of_room(step.errno) => host_disk_full(),
             HolderError::Step(step) if is_shortage(step.errno) => {
                 let (name, object) = (&step.step, &step.object);
                 let text = format!("the host has no more of what {name} takes ({object})");
@@ -166,6 +162,11 @@ pub(super) fn files_read_only() -> Error {
         "the file system that has the sandbox's files is read-only",
     )
     .hint("the kernel may have made it so after an error of the disk: see the host's log, and remount it")
+}
+
+/// Whether an errno says that there is no room on a disk, or no more of it for whoever asked.
+pub(super) fn is_want_of_room(errno: i32) -> bool {
+    [Errno::ENOSPC as i32, Errno::EDQUOT as i32].contains(&errno)
 }
 
 pub(super) fn host_disk_full() -> Error {

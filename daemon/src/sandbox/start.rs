@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use rustix::fs::StatVfsMountFlags;
 
 use super::disk::Disk;
-use super::failure::{files_read_only, host_disk_full};
+use super::failure::{files_read_only, host_disk_full, is_want_of_room};
 use super::id::SandboxId;
 use super::launched;
 use super::limits::{self, EffectiveLimits, LimitStatus, Shortfall};
@@ -268,8 +268,7 @@ fn not_launched(platform: &Platform, record: &Record, error: HolderError) -> Err
         return error.into();
     };
     let is_read_only = step.errno == Errno::EROFS as i32;
-    let for_want_of_room = [Errno::ENOSPC as i32, Errno::EDQUOT as i32].contains(&step.errno);
-    if (is_read_only || for_want_of_room)
+    if (is_read_only || is_want_of_room(step.errno))
         && let Some(full) = own_disk_full(&Disk::of(platform, &record.id, None).usage())
     {
         return full.caused_by(error);

@@ -64,8 +64,8 @@ struct Shared<A: Ahead> {
 struct State<A: Ahead> {
     /// The most lately used one first.
     kinds: VecDeque<OfKind<A>>,
-    /// When the last one was asked for.
-    taken: Option<Instant>,
+    /// When the last one was asked for; before the first, when the thread was started.
+    taken: Instant,
     /// Since when there are too few.
     lacking: Option<Instant>,
     is_over: bool,
@@ -90,7 +90,7 @@ impl<A: Ahead> Spares<A> {
     pub(super) fn start(ahead: A) -> io::Result<Self> {
         let state = State {
             kinds: VecDeque::new(),
-            taken: None,
+            taken: Instant::now(),
             lacking: None,
             is_over: false,
         };
@@ -172,14 +172,14 @@ impl<A: Ahead> State<A> {
         of.has_failed = false;
         let taken = of.ready.pop();
         self.kinds.push_front(of);
-        self.taken = Some(Instant::now());
+        self.taken = Instant::now();
         taken
     }
 
     /// When the next one may be made, where there are too few now.
     fn due(&mut self, now: Instant) -> Instant {
         let at_latest = *self.lacking.get_or_insert(now) + A::AT_LATEST;
-        let is_quiet = self.taken.unwrap_or(now) + A::QUIET;
+        let is_quiet = self.taken + A::QUIET;
         is_quiet.min(at_latest)
     }
 
@@ -357,13 +357,13 @@ mod tests {
         let (_, spares) = start();
         let mut state = spares.shared.lock();
         state.take('a');
-        let begun = state.taken.expect("just now");
+        let begun = state.taken;
         assert_eq!(state.due(begun), begun + Arc::<Words>::QUIET);
         let again = begun + Duration::from_millis(150);
-        state.taken = Some(again);
+        state.taken = again;
         assert_eq!(state.due(again), again + Arc::<Words>::QUIET);
         let later = begun + Duration::from_millis(550);
-        state.taken = Some(later);
+        state.taken = later;
         assert_eq!(state.due(later), begun + Arc::<Words>::AT_LATEST);
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use lodge_tests::fault;
+use lodge_tests::host::has_cap_sys_resource;
 use lodge_tests::storage::Driver;
 
 use crate::tour::Flood;
@@ -94,19 +95,10 @@ fn is_on_tour(name: &str, driver: Driver) -> bool {
         Some(("storage" | "pool" | "image", _)) => false,
         _ if OFF_TOUR.contains(&act) => false,
         // The kernel refuses the act itself.
-        Some(("overlay", "resize mounted")) if name != act && !may_resize_mounted() => false,
+        Some(("overlay", "resize mounted")) if name != act && !has_cap_sys_resource() => false,
         Some((of @ ("overlay" | "btrfs"), _)) => of == driver.name(),
         _ => true,
     }
-}
-
-/// Whether this process, and so its daemon, has CAP_SYS_RESOURCE.
-fn may_resize_mounted() -> bool {
-    const CAP_SYS_RESOURCE: u64 = 1 << 24;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    effective.is_some_and(|bits| bits & CAP_SYS_RESOURCE != 0)
 }
 
 /// `action` at every point that is reached without a failure elsewhere.

@@ -18,12 +18,13 @@ struct Limit {
     hard: u64,
 }
 
-const fn limit(resource: Resource, name: &'static str, soft: u64, hard: u64) -> Limit {
+/// The same, soft and hard.
+const fn most(resource: Resource, name: &'static str, most: u64) -> Limit {
     Limit {
         resource,
         name,
-        soft,
-        hard,
+        soft: most,
+        hard: most,
     }
 }
 
@@ -31,55 +32,25 @@ const fn limit(resource: Resource, name: &'static str, soft: u64, hard: u64) -> 
 /// files are set by PID 1.
 const LIMITS: &[Limit] = &[
     // The pids limit of the cgroup is the real bound; this one only stands behind it.
-    limit(Resource::RLIMIT_NPROC, "processes", 30_000, 30_000),
-    limit(
-        Resource::RLIMIT_SIGPENDING,
-        "pending signals",
-        16_384,
-        16_384,
-    ),
-    limit(
-        Resource::RLIMIT_MSGQUEUE,
-        "message queue bytes",
-        819_200,
-        819_200,
-    ),
-    limit(
-        Resource::RLIMIT_MEMLOCK,
-        "locked memory bytes",
-        64 << 20,
-        64 << 20,
-    ),
+    most(Resource::RLIMIT_NPROC, "processes", 30_000),
+    most(Resource::RLIMIT_SIGPENDING, "pending signals", 16_384),
+    most(Resource::RLIMIT_MSGQUEUE, "message queue bytes", 819_200),
+    most(Resource::RLIMIT_MEMLOCK, "locked memory bytes", 64 << 20),
     // With these a process inside could come before those of the host.
-    limit(Resource::RLIMIT_NICE, "nice value", 0, 0),
-    limit(Resource::RLIMIT_RTPRIO, "realtime priority", 0, 0),
+    most(Resource::RLIMIT_NICE, "nice value", 0),
+    most(Resource::RLIMIT_RTPRIO, "realtime priority", 0),
     // An administrator's `ulimit` in the shell that lodged was started from is nothing that a sandbox was asked to have.
-    limit(
-        Resource::RLIMIT_AS,
-        "address space",
-        RLIM_INFINITY,
-        RLIM_INFINITY,
-    ),
-    limit(
-        Resource::RLIMIT_CPU,
-        "processor seconds",
-        RLIM_INFINITY,
-        RLIM_INFINITY,
-    ),
-    limit(
-        Resource::RLIMIT_DATA,
-        "data segment",
-        RLIM_INFINITY,
-        RLIM_INFINITY,
-    ),
-    limit(
-        Resource::RLIMIT_FSIZE,
-        "file size",
-        RLIM_INFINITY,
-        RLIM_INFINITY,
-    ),
+    most(Resource::RLIMIT_AS, "address space", RLIM_INFINITY),
+    most(Resource::RLIMIT_CPU, "processor seconds", RLIM_INFINITY),
+    most(Resource::RLIMIT_DATA, "data segment", RLIM_INFINITY),
+    most(Resource::RLIMIT_FSIZE, "file size", RLIM_INFINITY),
     // The kernel's own default: more of it moves where memory is mapped.
-    limit(Resource::RLIMIT_STACK, "stack", 8 << 20, RLIM_INFINITY),
+    Limit {
+        resource: Resource::RLIMIT_STACK,
+        name: "stack",
+        soft: 8 << 20,
+        hard: RLIM_INFINITY,
+    },
 ];
 
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";

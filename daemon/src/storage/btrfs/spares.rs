@@ -1,6 +1,7 @@
 //! Roots made ahead: a snapshot is a commit, and takes a create some milliseconds, and the first run reads the shell. After a restart they are nobody's, and
 //! removed: which of them nobody ever wrote to is not known then.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use super::removals::Removals;
 use super::roots::Roots;
 use super::volume::Volume;
 use super::warm;
+use crate::error::chain;
 use crate::storage::StorageError;
 use crate::storage::spares::Ahead;
 
@@ -34,7 +36,10 @@ impl Ahead for RootsAhead {
 
     fn make(&self, image: &PathBuf) -> Result<Option<Volume>, StorageError> {
         let volume = self.roots.make(image)?;
-        warm::read_ahead(&self.roots.path(volume));
+        match self.roots.open_root(volume) {
+            Ok(root) => warm::read_ahead(root.as_fd()),
+            Err(error) => tracing::debug!(error = %chain(&error), "nothing is read ahead"),
+        }
         Ok(Some(volume))
     }
 

@@ -3,13 +3,11 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::path::Path;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-use nix::sys::stat::{SFlag, fstat};
-use rustix::fs::{Advice, Mode, OFlags, ResolveFlags, fadvise, openat2};
+use rustix::fs::{Advice, FileType, Mode, OFlags, ResolveFlags, fadvise, fstat, openat2};
 
-/// Where they are where they are: Debian and its kin, the Red Hat family, Alpine. Seen with `fincore` after a run of `true`.
+/// Where they are, if they are there: Debian and its kin, the Red Hat family, Alpine. Seen with `fincore` after a run of `true`.
 const FILES: &[&str] = &[
     "bin/bash",
     "bin/sh",
@@ -32,32 +30,21 @@ const FILES: &[&str] = &[
 const BYTES_MAX: NonZeroU64 = NonZeroU64::new(4 << 20).expect("not zero");
 
 /// Has the kernel begin to read. What is not there, or is no file, is left out.
-pub(super) fn read_ahead(root: &Path) {
-    let root = match File::open(root) {
-        Ok(root) => root,
-        Err(error) => return tracing::debug!(%error, root = %root.display(), "not read ahead"),
-    };
+pub(super) fn read_ahead(root: BorrowedFd<'_>) {
     for file in FILES {
         // Whoever has it runs it a little later.
-        let _ = read_file_ahead(&root, file);
+        let _ = read_file_ahead(root, file);
     }
 }
 
-fn read_file_ahead(root: &File, path: &str) -> io::Result<()> {
+fn read_file_ahead(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
     // To open what an image has under a name may have it act, where it is a device or a pipe.
-    let found = openat2(
-        root,
-        path,
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        resolve,
-    )?;
-    let kind = SFlag::from_bits_truncate(fstat(&found)?.st_mode) & SFlag::S_IFMT;
-    if kind != SFlag::S_IFREG {
+    let found = openat2(root, path, flags, Mode::empty(), resolve)?;
+    if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
         return Ok(());
     }
     let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-    fadvise(file.as_fd(), 0, Some(BYTES_MAX), Advice::WillNeed)?;
-    Ok(())
+    Ok(fadvise(&file, 0, Some(BYTES_MAX), Advice::WillNeed)?)
 }

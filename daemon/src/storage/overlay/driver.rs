@@ -180,19 +180,8 @@ impl Overlay {
         Ok(mounted)
     }
 
-    /// Has a limit held, of which no more can be taken until the next look than was promised to nobody else. `had`: what
-    /// this one may take already.
-    fn hold(
-        &self,
-        layer: &Layer,
-        mounted: &Mounted,
-        limit: DiskLimit,
-        had: u64,
-    ) -> Result<(), StorageError> {
-        mounted.hold(layer, limit, self.share(layer, limit, had)?)
-    }
-
-    /// What a layer may take of the host until the next look.
+    /// What a layer with this limit may take until the next look, in bytes: no more than was promised to nobody else. `had`: what it
+    /// may take already.
     fn share(&self, layer: &Layer, limit: DiskLimit, had: u64) -> Result<u64, StorageError> {
         let wanted = reserve::may_take(layer, limit)?.saturating_sub(had);
         let given = self.promised.give(wanted, reserve::room(&self.settings)?);
@@ -321,7 +310,7 @@ impl Storage for Overlay {
         }
         // Noted first: who looks after the reserve reads it.
         layer.note_limit(limit)?;
-        self.hold(&layer, &mounted, limit, had)
+        mounted.hold(&layer, limit, self.share(&layer, limit, had)?)
     }
 
     fn usage(&self, dir: &Path, root: Option<&Path>) -> Result<DiskUsage, StorageError> {

@@ -96,14 +96,7 @@ impl Mounted {
         limit: DiskLimit,
         share: u64,
     ) -> Result<(), StorageError> {
-        let space = self.space(layer)?;
-        // The kernel takes no figure that is not less than all of it.
-        let not_there = space
-            .f_bfree
-            .saturating_sub(share / BLOCK)
-            .min(space.f_blocks);
-        let blocks = beyond(limit, space.f_blocks).max(not_there);
-        self.hold_back(layer, blocks)
+        self.hold_back(layer, not_to_take(&self.space(layer)?, limit, share))
     }
 
     /// The same before a start, which makes a directory: where the limit is reached there is room for that beyond it, until the next
@@ -114,14 +107,10 @@ impl Mounted {
         limit: DiskLimit,
         share: u64,
     ) -> Result<(), StorageError> {
-        self.hold(layer, limit, share)?;
-        let room = self.space(layer)?.f_bfree.saturating_sub(BLOCKS_TO_START);
-        let blocks = held_back_now(&self.device.name())
-            .map_err(|e| StorageError::io("read what is held back in", &layer.image(), e))?;
-        if blocks <= room {
-            return Ok(());
-        }
-        self.hold_back(layer, room)
+        let space = self.space(layer)?;
+        let blocks = not_to_take(&space, limit, share);
+        let all_but_a_start = space.f_bfree.saturating_sub(BLOCKS_TO_START);
+        self.hold_back(layer, blocks.min(all_but_a_start))
     }
 
     fn hold_back(&self, layer: &Layer, blocks: u64) -> Result<(), StorageError> {
@@ -147,6 +136,16 @@ impl Mounted {
     pub(super) fn into_root(self) -> OwnedFd {
         self.root
     }
+}
+
+/// Blocks that a layer with this limit may not have now, of which `share` bytes are free to be taken.
+fn not_to_take(space: &StatVfs, limit: DiskLimit, share: u64) -> u64 {
+    // The kernel takes no figure that is not less than all of it.
+    let not_there = space
+        .f_bfree
+        .saturating_sub(share / BLOCK)
+        .min(space.f_blocks);
+    beyond(limit, space.f_blocks).max(not_there)
 }
 
 fn lacks(layer: &Layer, errno: rustix::io::Errno) -> StorageError {
