@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lodge_kernel::protection;
 use lodged::api::grpc;
 use lodged::api::listener;
 use lodged::config::{Config, Invocation, Listen, ReportFormat, unknown_variables};
@@ -87,6 +88,7 @@ fn run() -> Result<ExitCode> {
         }
         Invocation::Serve(config) => {
             fault::arm()?;
+            protection::check()?;
             require_root()?;
             doctor::refuse_unfit_host()?;
             // The lock comes before everything that a second daemon could disturb, the launcher before the first thread.

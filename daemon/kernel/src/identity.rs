@@ -12,6 +12,7 @@ use nix::sys::prctl;
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 
+use crate::protection::Protection;
 use crate::sys::capability;
 
 /// Ids of one sandbox: the kernel's 16-bit ids, which is what images use.
@@ -36,6 +37,15 @@ pub fn become_owner(base: u32) -> nix::Result<()> {
     prctl::set_keepcaps(false)?;
     // The change of uid emptied the effective set; AppArmor's and other restrictions look at CAP_SYS_ADMIN there.
     capability::set(CAP_SYS_ADMIN | CAP_SETPCAP | CAP_SETUID | CAP_SETGID)
+}
+
+/// Keeps this process's memory, descriptors and environment from everyone inside, root of the sandbox too. To be called again after
+/// each change of uid: where fs.suid_dumpable says so, that gives them back.
+///
+/// # Errors
+/// The kernel's.
+pub fn hide_memory() -> nix::Result<()> {
+    prctl::set_dumpable(Protection::NonDumpable.is_off())
 }
 
 /// The directory of a process in /proc, opened: a later use of a reused pid fails instead of meaning another process.

@@ -3,6 +3,7 @@
 //! Reading order:
 
 pub mod sys; // one system call each; the only unsafe code
+pub mod protection; // what a test may switch off
 pub mod capability; // what this process may do
 pub mod identity; // becoming a host uid that nobody else has, and mapping it
 pub mod mount; // file systems and bind mounts by descriptor

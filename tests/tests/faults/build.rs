@@ -23,6 +23,9 @@ fn told(command: &mut Command) -> Result<(bool, String)> {
     Ok((output.status.success(), text))
 }
 
+/// The cargo feature by which protections can be switched off; the other one brings it.
+const WEAKEN: &str = "weaken";
+
 /// Compiles the file that keeps the feature out of optimised builds, alone.
 fn compile_the_guard(flags: &[&str]) -> Result<(bool, String)> {
     let temp = tempfile::tempdir()?;
@@ -49,6 +52,12 @@ fn release_has_no_fault_points() -> Result<()> {
     );
     ensure!(compile_the_guard(&[&with, "-Cdebug-assertions=on"])?.0);
     ensure!(compile_the_guard(&["-Cdebug-assertions=off"])?.0);
+    let weak = format!("--cfg=feature={WEAKEN:?}");
+    let (compiled, text) = compile_the_guard(&[&weak, "-Cdebug-assertions=off"])?;
+    ensure!(
+        !compiled && text.contains("protections are switched off in tests"),
+        "{text}"
+    );
 
     let metadata = ["metadata", "--no-deps", "--offline", "--format-version=1"];
     let (_, text) = told(Command::new("cargo").args(metadata).current_dir(root()))?;
@@ -72,7 +81,7 @@ fn release_has_no_fault_points() -> Result<()> {
                 .current_dir(root()),
         )?;
         ensure!(
-            planned && !text.contains(FEATURE),
+            planned && !text.contains(FEATURE) && !text.contains(WEAKEN),
             "make {target} has them: {text}"
         );
     }
@@ -98,6 +107,21 @@ fn release_has_no_fault_points() -> Result<()> {
     ensure!(
         found,
         "the tests' daemon has no fault points: cargo build --workspace --bins --features lodged/{FEATURE}"
+    );
+    Ok(())
+}
+
+/// A protection that does not exist cannot be switched off: no control is red for a mistyped name.
+#[test]
+fn unknown_protections_are_refused() -> Result<()> {
+    let mut lodged = Command::new(binary::path("lodged")?);
+    let asked = lodged
+        .args(["--config", "/dev/null"])
+        .env("LODGE_TEST_WEAKEN", "masks,mask");
+    let (started, text) = told(asked)?;
+    ensure!(
+        !started && text.contains("there is no protection \"mask\""),
+        "{text}"
     );
     Ok(())
 }

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use lodge_kernel::identity::hide_memory;
+use lodge_kernel::protection::Protection;
 use lodge_kernel::sys::clone::exit_now;
 use lodge_kernel::sys::fd::{close_from, place, place_cloexec};
 use lodge_proto::holder::{ExecSpec, StepFailure};
@@ -91,9 +93,7 @@ fn become_command(child: Child<'_>) -> Result<std::convert::Infallible, StepErro
     limit_open_files(settings.open_files).map_err(failed("limits"))?;
     let user = user::look_up(&spec.user).map_err(failed("user"))?;
     // While still root of the sandbox: a filter without no_new_privs takes CAP_SYS_ADMIN.
-    lodge_kernel::seccomp::install(&settings.filter)
-        .map_err(on("run filter"))
-        .map_err(failed("seccomp"))?;
+    add_filter(settings).map_err(failed("seccomp"))?;
     if settings.no_new_privileges {
         prctl::set_no_new_privs()
             .map_err(on("no_new_privs"))
@@ -141,6 +141,13 @@ fn place_descriptors(child: Child<'_>) -> Result<ExecSpec, Cause> {
     Ok(spec)
 }
 
+fn add_filter(settings: &RunSettings) -> Result<(), Cause> {
+    if Protection::RunFilter.is_off() {
+        return Ok(());
+    }
+    lodge_kernel::seccomp::install(&settings.filter).map_err(on("run filter"))
+}
+
 /// Reads the spec and wipes it: its memory is shared with nobody, but it would outlive us until its last descriptor is closed.
 fn read_spec(memfd: OwnedFd) -> Result<ExecSpec, Cause> {
     let io = |e: std::io::Error| on("exec spec")(errno_of(&e));
@@ -155,6 +162,9 @@ fn read_spec(memfd: OwnedFd) -> Result<ExecSpec, Cause> {
 }
 
 fn limit_open_files(soft: u64) -> Result<(), Cause> {
+    if Protection::OpenFiles.is_off() {
+        return Ok(());
+    }
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(on("open files"))?;
     setrlimit(Resource::RLIMIT_NOFILE, soft.min(hard), hard).map_err(on("open files"))
 }
@@ -168,7 +178,7 @@ fn become_user(user: &User) -> Result<(), Cause> {
     setresuid(uid, uid, uid).map_err(on(format!("uid {uid}")))?;
     // Where fs.suid_dumpable says so, that made it dumpable: a process of the same user inside could trace it until the exec, and
     // read what it has of the holder's memory.
-    prctl::set_dumpable(false).map_err(on("dumpable flag"))
+    hide_memory().map_err(on("dumpable flag"))
 }
 
 /// Goes to the working directory, as the user. One that does not lie under the sandbox's root is refused, however it was reached.

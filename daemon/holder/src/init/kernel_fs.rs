@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use lodge_kernel::mount::{Depth, FsContext, attach, attr, clone_mount, set_attrs, tmpfs};
+use lodge_kernel::protection::Protection;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{SFlag, fstat};
@@ -101,6 +102,9 @@ pub(super) fn open_namespace_quotas(making: &mut Making<'_>) -> Result<(), Cause
 /// Sets these quotas to zero.
 pub(super) fn no_nested_namespaces(making: &mut Making<'_>) -> Result<(), Cause> {
     for (kind, quota) in NAMESPACE_QUOTAS.iter().zip(making.quotas.drain(..)) {
+        if Protection::NamespaceQuotas.is_off() {
+            continue;
+        }
         let object = || on(format!("/proc/sys/user/max_{kind}_namespaces"));
         File::from(quota)
             .write_all(b"0")
@@ -111,6 +115,9 @@ pub(super) fn no_nested_namespaces(making: &mut Making<'_>) -> Result<(), Cause>
 
 /// Makes parts of /proc read-only by mounting them on themselves.
 pub(super) fn read_only(making: &mut Making<'_>) -> Result<(), Cause> {
+    if Protection::ReadOnlyProc.is_off() {
+        return Ok(());
+    }
     for path in READ_ONLY {
         let Some(place) = find(making.root()?, path)? else {
             continue;
@@ -124,6 +131,9 @@ pub(super) fn read_only(making: &mut Making<'_>) -> Result<(), Cause> {
 
 /// Hides what [`MASKED`] lists, where this kernel has it.
 pub(super) fn masks(making: &mut Making<'_>) -> Result<(), Cause> {
+    if Protection::Masks.is_off() {
+        return Ok(());
+    }
     let root = making.root()?;
     let null = open_below(root, "dev/null", OFlag::O_PATH).map_err(on("/dev/null"))?;
     // All directories share one empty file system. It has to be attached somewhere before it can be copied.

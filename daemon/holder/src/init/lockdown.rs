@@ -1,5 +1,7 @@
 //! The steps that make PID 1 itself safe: its session, groups, limits, capabilities and filter.
 
+use lodge_kernel::identity::hide_memory;
+use lodge_kernel::protection::Protection;
 use lodge_kernel::sys::{capability, interface};
 use nix::errno::Errno;
 use nix::sys::prctl;
@@ -70,7 +72,11 @@ pub(super) fn limits(_: &mut Making<'_>) -> Result<(), Cause> {
     // No core files: with a pattern that is a pipe, a crash inside would run a program on the host.
     setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(on("core files"))?;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(on("open files"))?;
-    let bound = hard.min(OPEN_FILES_HARD);
+    let bound = if Protection::OpenFiles.is_off() {
+        hard
+    } else {
+        hard.min(OPEN_FILES_HARD)
+    };
     setrlimit(Resource::RLIMIT_NOFILE, bound, bound).map_err(on("open files"))
 }
 
@@ -80,7 +86,9 @@ pub(super) fn capabilities(_: &mut Making<'_>) -> Result<(), Cause> {
         .iter()
         .fold(0, |mask, (cap, _)| mask | 1 << cap);
     capability::clear_ambient().map_err(on("ambient set"))?;
-    capability::bound(keep).map_err(on("bounding set"))?;
+    if !Protection::BoundingSet.is_off() {
+        capability::bound(keep).map_err(on("bounding set"))?;
+    }
     let every = u64::MAX >> (63 - last_capability());
     capability::set(every).map_err(on("inheritable set"))
 }
@@ -93,8 +101,8 @@ const fn last_capability() -> u32 {
 /// Keeps PID 1's memory, descriptors and environment from everyone inside, root too. Set already before the fork; once more, since it is
 /// what everything else rests on.
 pub(super) fn non_dumpable(_: &mut Making<'_>) -> Result<(), Cause> {
-    prctl::set_dumpable(false).map_err(on("dumpable flag"))?;
-    if prctl::get_dumpable().map_err(on("dumpable flag"))? {
+    hide_memory().map_err(on("dumpable flag"))?;
+    if prctl::get_dumpable().map_err(on("dumpable flag"))? && !Protection::NonDumpable.is_off() {
         return Err(on("dumpable flag")(Errno::EPERM));
     }
     Ok(())
@@ -102,5 +110,8 @@ pub(super) fn non_dumpable(_: &mut Making<'_>) -> Result<(), Cause> {
 
 /// Installs the filter that every process of the sandbox inherits.
 pub(super) fn seccomp(making: &mut Making<'_>) -> Result<(), Cause> {
+    if Protection::BaseFilter.is_off() {
+        return Ok(());
+    }
     lodge_kernel::seccomp::install(&making.init.base_filter).map_err(on("base filter"))
 }

@@ -3,11 +3,10 @@
 
 use std::os::fd::OwnedFd;
 
-use lodge_kernel::identity::become_owner;
+use lodge_kernel::identity::{become_owner, hide_memory};
 use lodge_kernel::sys::clone::{Forked, SingleThreaded, exit_now, fork_into};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::prctl;
 
 use super::ordinary;
 use super::rendezvous::{End, Said};
@@ -40,7 +39,7 @@ pub(super) fn run(alone: SingleThreaded, me: Intermediate, init: Init) -> ! {
         .and_then(|()| {
             become_owner(me.uid_base)
                 // A change of uid makes it dumpable again where fs.suid_dumpable says so.
-                .and_then(|()| prctl::set_dumpable(false))
+                .and_then(|()| hide_memory())
                 .map_err(on("host uid"))
                 .map_err(failed("own-uid"))
         })

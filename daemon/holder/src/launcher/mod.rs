@@ -10,6 +10,7 @@ pub(crate) use rendezvous::{End, Said};
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use lodge_kernel::identity::hide_memory;
 use lodge_kernel::seccomp::{self, Program};
 use lodge_kernel::sys::clone::{SingleThreaded, default_signals};
 use lodge_kernel::sys::packet::Wait;
@@ -65,7 +66,7 @@ pub fn run(socket: OwnedFd) -> Result<(), LauncherError> {
     let alone = SingleThreaded::check().ok_or(LauncherError::Threads)?;
     let set_up = |what| move |source| LauncherError::SetUp { what, source };
     // Before anything is forked: a holder is non-dumpable from its first instruction, and orphans come to us.
-    prctl::set_dumpable(false).map_err(set_up("make itself non-dumpable"))?;
+    hide_memory().map_err(set_up("make itself non-dumpable"))?;
     prctl::set_name(COMM).map_err(set_up("name itself"))?;
     prctl::set_child_subreaper(true).map_err(set_up("become a subreaper"))?;
     default_signals().map_err(set_up("reset signals"))?;

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use lodge_kernel::protection::Protection;
 use lodge_kernel::sys::priority;
 use nix::errno::Errno;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -57,6 +58,9 @@ const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
 /// Sets the limits of the table.
 pub(super) fn set_limits() -> Result<(), Cause> {
+    if Protection::Ordinary.is_off() {
+        return Ok(());
+    }
     for limit in LIMITS {
         let (_, hard) = getrlimit(limit.resource).map_err(on(limit.name))?;
         let hard = hard.min(limit.hard);
@@ -68,6 +72,9 @@ pub(super) fn set_limits() -> Result<(), Cause> {
 /// Gives up what lodged may have of the kernel's favour: an own policy, nice value and class of disk I/O, and being spared where
 /// memory runs out, as its unit has it. To be called by the host's root: with CAP_SYS_RESOURCE nobody inside can take that back.
 pub(super) fn give_up_favour() -> Result<(), Cause> {
+    if Protection::Ordinary.is_off() {
+        return Ok(());
+    }
     const POLICY: &str = "scheduling policy";
     if priority::POLICIES_BEFORE.contains(&priority::policy().map_err(on(POLICY))?) {
         priority::set_ordinary_policy().map_err(on(POLICY))?;

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use lodge_kernel::protection;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
@@ -53,6 +54,7 @@ impl Program {
             .arg0("lodged")
             .arg("launcher")
             .env_clear()
+            .envs(for_tests())
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -77,4 +79,12 @@ impl Program {
             .map(drop)
             .map_err(HolderError::os("limit the launcher's descriptors"))
     }
+}
+
+/// What a test has switched off. Nothing in a release.
+fn for_tests() -> Option<(&'static str, std::ffi::OsString)> {
+    if cfg!(feature = "weaken") {
+        return std::env::var_os(protection::VARIABLE).map(|asked| (protection::VARIABLE, asked));
+    }
+    None
 }
