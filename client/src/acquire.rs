@@ -27,6 +27,8 @@ pub struct Acquire {
     allow_degraded: bool,
     idle: IdlePolicy,
     resume: ResumeMode,
+    no_new_privileges: Option<bool>,
+    read_only_root: Option<bool>,
 }
 
 /// A sandbox that was got or created.
@@ -53,6 +55,8 @@ impl Acquire {
             allow_degraded: false,
             idle: IdlePolicy::default(),
             resume: ResumeMode::default(),
+            no_new_privileges: None,
+            read_only_root: None,
         }
     }
 
@@ -98,11 +102,24 @@ impl Acquire {
         self
     }
 
+    /// Whether set-user-id programs gain nothing inside, so that sudo does not work. Refused if the sandbox exists and is otherwise.
+    pub fn no_new_privileges(mut self, on: bool) -> Self {
+        self.no_new_privileges = Some(on);
+        self
+    }
+
+    /// Whether its files cannot be changed from inside, but for /tmp and /dev/shm, which are memory then. Refused if the sandbox exists
+    /// and is otherwise.
+    pub fn read_only_root(mut self, on: bool) -> Self {
+        self.read_only_root = Some(on);
+        self
+    }
+
     /// Gets or creates it, and tells which of the two it was.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for a bad name, limit or idle policy, NOT_FOUND if there is no such image,
-    /// FAILED_PRECONDITION if the sandbox exists with another image, or is frozen and was not to be thawed.
+    /// FAILED_PRECONDITION if the sandbox exists with another image or other options, or is frozen and was not to be thawed.
     pub async fn acquire(self) -> Result<Acquired> {
         let mut service = self.client.sandboxes();
         let request = pb::AcquireRequest {
@@ -114,6 +131,8 @@ impl Acquire {
             allow_degraded: self.allow_degraded,
             idle: self.idle.into_wire()?,
             resume: self.resume.to_wire(),
+            no_new_privileges: self.no_new_privileges,
+            read_only_root: self.read_only_root,
         };
         let acquired = answer(Some(CALL_DEADLINE), service.acquire(request)).await?;
         let sandbox = present(acquired.sandbox, "an acquired sandbox is missing")?;

@@ -42,6 +42,10 @@ pub struct SandboxInfo {
     pub live_runs: u32,
     /// Streams of runs that are open.
     pub open_streams: u32,
+    /// Set-user-id programs gain nothing inside.
+    pub no_new_privileges: bool,
+    /// Its files cannot be changed from inside.
+    pub read_only_root: bool,
     /// When it is frozen, stopped and deleted for want of use.
     pub idle: IdlePolicy,
     /// How long it has not been used; `None` while it is in use.
@@ -113,6 +117,8 @@ impl SandboxInfo {
             hostname: sandbox.hostname,
             live_runs: sandbox.live_runs,
             open_streams: sandbox.open_streams,
+            no_new_privileges: sandbox.no_new_privileges,
+            read_only_root: sandbox.read_only_root,
             idle: IdlePolicy::from_wire(sandbox.idle.unwrap_or_default())?,
             idle_for: sandbox.idle_for.map(duration).transpose()?,
         })

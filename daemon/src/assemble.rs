@@ -15,6 +15,7 @@ use crate::exec::{Engine, EngineSettings, TimeoutPolicy};
 use crate::holder::{self, Launcher};
 use crate::image::{Beneath, DiskRoom, Form, ImageStore};
 use crate::sandbox::platform::{CREATES_AT_ONCE, Platform, STARTS_AT_ONCE};
+use crate::sandbox::quota::Quotas;
 use crate::sandbox::uid_range::{UidRanges, survey};
 use crate::storage::btrfs::Btrfs;
 use crate::storage::choice;
@@ -48,7 +49,12 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
         timeouts,
         logs_max_bytes: config.run_logs_max_bytes,
     };
-    let engine = Engine::new(settings, &config.state_dir.join(REQUEST_KEY));
+    let quotas = Quotas::new(config.caps);
+    let engine = Engine::new(
+        settings,
+        quotas.clone(),
+        &config.state_dir.join(REQUEST_KEY),
+    );
     engine.keep_house();
     let owner = owner(&config.state_dir)?;
     let images = images(&choice, Arc::clone(&storage))?;
@@ -71,6 +77,7 @@ pub fn platform(config: &Config, choice: Choice, launcher: Launcher) -> Result<P
         holders_dir: config.holders_dir(),
         default_limits: config.limits,
         default_idle: config.idle,
+        quotas,
         default_image: config.default_image.clone(),
         starts: Semaphore::new(STARTS_AT_ONCE),
         creates: Semaphore::new(CREATES_AT_ONCE),

@@ -182,6 +182,7 @@ impl Room {
             etc_hosts: b"127.0.0.1 localhost\n".to_vec(),
             etc_resolv_conf: Vec::new(),
             no_new_privileges: false,
+            read_only_root: false,
             fds: fds.roles(),
         };
         protocol::send(ours.as_fd(), &launch, &fds.borrowed(), Wait::Yes).unwrap();

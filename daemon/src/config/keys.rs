@@ -136,6 +136,26 @@ pub const KEYS: &[Key] = &[
         "It is deleted, with its files; 0 = never [default: 0]",
     ),
     number(
+        "tenant.max_sandboxes",
+        "Sandboxes of a tenant; 0 = any number [default: 0]",
+    ),
+    number(
+        "tenant.max_running",
+        "Sandboxes of a tenant that run or are frozen; 0 = any number [default: 0]",
+    ),
+    number(
+        "tenant.max_memory_bytes",
+        "Sum of the memory limits of those, in bytes; 0 = any [default: 0]",
+    ),
+    number(
+        "tenant.max_disk_bytes",
+        "Sum of the disk limits of a tenant's sandboxes, in bytes; 0 = any [default: 0]",
+    ),
+    number(
+        "tenant.max_live_runs",
+        "Live runs of a tenant; 0 = any number [default: 0]",
+    ),
+    number(
         "run_logs.max_bytes",
         "Logs of all runs together, in bytes; oldest go first [default: 8 GiB]",
     ),

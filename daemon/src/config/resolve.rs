@@ -9,6 +9,7 @@ use super::raw::{Raw, Setting, Source, Value};
 use crate::image::ImageRef;
 use crate::sandbox::idle::{After, IdlePolicy};
 use crate::sandbox::limits::{self, Bounds, Limits};
+use crate::sandbox::quota::Caps;
 use crate::sandbox::uid_range::Block;
 use crate::storage::pool::SIZE_MIN as POOL_MIN_BYTES;
 use crate::storage::{Driver, Wish};
@@ -80,6 +81,8 @@ pub struct Config {
     pub limits: Limits,
     /// Idle policy of a sandbox that names none.
     pub idle: IdlePolicy,
+    /// What each tenant may have at once.
+    pub caps: Caps,
     /// For the logs of all runs together, in bytes.
     pub run_logs_max_bytes: u64,
     /// Where the files of sandboxes are.
@@ -149,6 +152,7 @@ impl Resolver {
             uid_block: self.uid_block(),
             limits: self.limits(),
             idle: self.idle(),
+            caps: self.caps(),
             run_logs_max_bytes: self.run_logs_max_bytes(),
             storage: self.storage(),
             log_level: self.log_level(),
@@ -319,6 +323,16 @@ impl Resolver {
             freeze: self.after("idle.freeze_after_seconds", default.freeze),
             stop: self.after("idle.stop_after_seconds", default.stop),
             delete: self.after("idle.delete_after_seconds", default.delete),
+        }
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            sandboxes: self.number("tenant.max_sandboxes", 0),
+            running: self.number("tenant.max_running", 0),
+            memory_bytes: self.number("tenant.max_memory_bytes", 0),
+            disk_bytes: self.number("tenant.max_disk_bytes", 0),
+            runs: self.number("tenant.max_live_runs", 0),
         }
     }
 

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use super::report::Check;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holder::{
-    ExecSpec, Exited, Holder, KillOnExit, LaunchSpec, Launcher, NoNewPrivileges, RunEnd, Spawn,
+    ExecSpec, Exited, Holder, KillOnExit, LaunchSpec, Launcher, NoNewPrivileges, RootAccess,
+    RunEnd, Spawn,
 };
 use crate::sandbox::id::{RunId, SandboxId};
 use crate::sandbox::limits::Limits;
@@ -217,6 +218,7 @@ fn launch_holder(probe: &mut Probe) -> Result<()> {
         etc_hosts: Vec::new(),
         etc_resolv_conf: Vec::new(),
         no_new_privileges: NoNewPrivileges::Off,
+        root_access: RootAccess::Writable,
         root,
         cgroup: probe.group.as_ref().expect(SET).launch_fds()?,
         socket: probe.socket(),

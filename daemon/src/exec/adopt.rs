@@ -108,7 +108,7 @@ impl Engine {
             _live: if exited.is_some() {
                 None
             } else {
-                Some(self.reserve(runs)?)
+                Some(self.reserve_for_adopted(handle)?)
             },
             _in_use: exited.is_none().then(|| handle.use_now()),
             _secrets: self.reserve_secrets(values.as_deref().unwrap_or_default())?,

@@ -33,6 +33,7 @@ use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault;
 use crate::holder::{ExecSpec, FdRole, HolderError, KillOnExit, SCRIPT_ARGUMENT_MAX};
 use crate::sandbox::id::RunId;
+use crate::sandbox::quota::{Amount, Quotas, Share};
 use crate::sandbox::{Admission, Handle, Live};
 
 /// From the pipes to the task that looks after the run.
@@ -54,6 +55,7 @@ struct Inner {
     retention: Arc<Retention>,
     places: Arc<Semaphore>,
     secret_bytes: Arc<Semaphore>,
+    quotas: Quotas,
 }
 
 /// How runs are made and kept on this node.
@@ -100,16 +102,17 @@ impl Started {
 
 impl Engine {
     /// An engine that keeps its key at `key_file`. Blocks.
-    pub fn new(settings: EngineSettings, key_file: &Path) -> Self {
-        Self::with_key(settings, Key::open(key_file))
+    pub fn new(settings: EngineSettings, quotas: Quotas, key_file: &Path) -> Self {
+        Self::with_key(settings, quotas, Key::open(key_file))
     }
 
-    fn with_key(settings: EngineSettings, key: Key) -> Self {
+    fn with_key(settings: EngineSettings, quotas: Quotas, key: Key) -> Self {
         Self(Arc::new(Inner {
             timeouts: settings.timeouts,
             retention: Arc::new(Retention::new(settings.logs_max_bytes, key)),
             places: Arc::new(Semaphore::new(LIVE_MAX)),
             secret_bytes: Arc::new(Semaphore::new(SECRETS_LIVE_MAX_BYTES)),
+            quotas,
         }))
     }
 
@@ -141,8 +144,8 @@ impl Engine {
         ticket: Ticket,
     ) -> Result<Started> {
         let Ticket { spec, mut claim } = ticket;
-        let (runs, claimed) = (handle.runs(), claim.as_mut());
-        let started = self.start_claimed(runs, admission, spec, claimed).await;
+        let claimed = claim.as_mut();
+        let started = self.start_claimed(handle, admission, spec, claimed).await;
         match (claim, &started) {
             (Some(claim), Ok(started)) => claim.started(&started.run),
             (Some(claim), Err(error)) => claim.refused(error),
@@ -153,16 +156,17 @@ impl Engine {
 
     async fn start_claimed(
         &self,
-        runs: &RunTable,
+        handle: &Handle,
         admission: &Admission,
         spec: RunSpec,
         claim: Option<&mut Claim>,
     ) -> Result<Started> {
+        let runs = handle.runs();
         let live = admission.live();
         runs.settle_in(&live.runs_dir, &self.0.retention);
         runs.begun_anew();
         oom::watch(live, runs);
-        let places = self.places(runs, admission, &spec)?;
+        let places = self.places(handle, admission, &spec)?;
         let executed = exec_spec(live, &spec)?;
         let patterns = patterns(&spec.env).await?;
         let pids = PidsLimit::of(live);
@@ -196,15 +200,26 @@ impl Engine {
         Ok(forked.supervise(runs))
     }
 
-    fn places(&self, runs: &RunTable, admission: &Admission, spec: &RunSpec) -> Result<Places> {
+    fn places(&self, handle: &Handle, admission: &Admission, spec: &RunSpec) -> Result<Places> {
+        let of_tenant = self
+            .0
+            .quotas
+            .take(&handle.identity().tenant, Amount::of_run())?;
         Ok(Places {
-            _live: Some(self.reserve(runs)?),
+            _live: Some(self.reserve(handle.runs(), of_tenant)?),
             _in_use: Some(admission.use_on()),
             _secrets: self.reserve_secrets(spec.env.secrets())?,
         })
     }
 
-    pub(super) fn reserve(&self, runs: &RunTable) -> Result<LivePlaces> {
+    /// Places for a run that an earlier daemon started, whatever its tenant may have now.
+    pub(super) fn reserve_for_adopted(&self, handle: &Handle) -> Result<LivePlaces> {
+        let tenant = &handle.identity().tenant;
+        let of_tenant = self.0.quotas.take_anyway(tenant, Amount::of_run());
+        self.reserve(handle.runs(), of_tenant)
+    }
+
+    fn reserve(&self, runs: &RunTable, of_tenant: Share) -> Result<LivePlaces> {
         let in_sandbox = runs.reserve()?;
         let in_all = Arc::clone(&self.0.places)
             .try_acquire_owned()
@@ -219,6 +234,7 @@ impl Engine {
         Ok(LivePlaces {
             _in_sandbox: in_sandbox,
             _in_all: in_all,
+            _of_tenant: of_tenant,
         })
     }
 
@@ -467,7 +483,7 @@ mod tests {
             timeouts,
             logs_max_bytes: 0,
         };
-        let engine = Engine::with_key(settings, Key::random());
+        let engine = Engine::with_key(settings, Quotas::default(), Key::random());
         let secret = |bytes| {
             [Secret {
                 name: "A".to_owned(),

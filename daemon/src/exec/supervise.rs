@@ -24,6 +24,7 @@ use super::secrets_fd;
 use super::table::{RunTable, Slot};
 use crate::error::{Error, ErrorKind};
 use crate::holder::{Exited, RunEnd, RunWatch, StepFailure};
+use crate::sandbox::quota::Share;
 use crate::sandbox::{Disk, Live, Use};
 use crate::storage::DiskUsage;
 
@@ -72,10 +73,11 @@ pub(super) struct Places {
     pub(super) _secrets: Option<OwnedSemaphorePermit>,
 }
 
-/// Places among the live runs of the sandbox and of the daemon.
+/// Places among the live runs of the sandbox, of the daemon and of the tenant.
 pub(super) struct LivePlaces {
     pub(super) _in_sandbox: Slot,
     pub(super) _in_all: OwnedSemaphorePermit,
+    pub(super) _of_tenant: Share,
 }
 
 /// The sandbox's limit on processes, and how often it had been hit when the run started.

@@ -90,6 +90,16 @@ pub enum NoNewPrivileges {
     On,
 }
 
+/// Whether the files of a sandbox can be changed from inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RootAccess {
+    /// They can.
+    #[default]
+    Writable,
+    /// They cannot, but for /tmp, which is memory, and /dev/shm.
+    ReadOnly,
+}
+
 /// What a sandbox is started from.
 #[derive(Debug)]
 pub struct LaunchSpec {
@@ -109,6 +119,8 @@ pub struct LaunchSpec {
     pub etc_resolv_conf: Vec<u8>,
     /// Whether runs get no_new_privs.
     pub no_new_privileges: NoNewPrivileges,
+    /// Whether its files can be changed.
+    pub root_access: RootAccess,
     /// Its root file system.
     pub root: Root,
     /// The sandbox's groups.
@@ -211,6 +223,7 @@ fn request(number: u64, spec: LaunchSpec, listener: OwnedFd, connection: OwnedFd
         etc_hosts: spec.etc_hosts,
         etc_resolv_conf: spec.etc_resolv_conf,
         no_new_privileges: spec.no_new_privileges == NoNewPrivileges::On,
+        read_only_root: spec.root_access == RootAccess::ReadOnly,
         fds: fds.roles(),
     };
     (launch, fds)

@@ -18,7 +18,7 @@ mod watchdog; // holders that do not answer
 
 pub use client::{Clocks, Holder, RunEnd, RunWatch};
 pub use error::HolderError;
-pub use launcher::{LaunchSpec, Launcher, LauncherProcess, NoNewPrivileges};
+pub use launcher::{LaunchSpec, Launcher, LauncherProcess, NoNewPrivileges, RootAccess};
 pub use lodge_proto::holder::{ExecSpec, Exited, FdRole, StepFailure};
 pub use memfd::SCRIPT_ARGUMENT_MAX;
 pub use proc_stat::ProcStat;

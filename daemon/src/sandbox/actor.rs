@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::handle::{Handle, Paused, Reply, Resume, View};
+use super::quota::Promised;
 use super::runtime::{Cause, New, Runtime, Started};
 use super::spec::Spec;
 use super::state::{Decision, Event, Refusal, State, decide};
@@ -78,6 +79,8 @@ pub(super) struct Actor<R: Runtime> {
     pub(super) watchman: Watchman,
     /// What would mend it, if it is damaged.
     pub(super) remedy: Remedy,
+    /// What it has of its tenant's.
+    pub(super) promised: Promised,
 }
 
 /// What would mend a damaged sandbox, short of its delete and of the next daemon, which looks at it anew.
@@ -157,6 +160,7 @@ impl<R: Runtime> Actor<R> {
             Some(Request::Delete(reply)) => {
                 let deleted = self.delete().await;
                 let next = if deleted.is_ok() {
+                    self.promised.gone();
                     Next::End
                 } else {
                     Next::Serve
@@ -207,8 +211,11 @@ impl<R: Runtime> Actor<R> {
     async fn launch(&mut self) -> Result<R::Live> {
         // Before it runs: what was noted would have the next daemon stop it again, or delete it.
         self.forget_unused().await;
-        let started = self.runtime.start(self.record()?).await?;
+        let record = self.record()?;
+        let share = self.promised.starting(&record.spec.limits)?;
+        let started = self.runtime.start(record).await?;
         let live = started.live.clone();
+        self.promised.started(share);
         self.enter_started(started);
         Ok(live)
     }
@@ -290,6 +297,7 @@ impl<R: Runtime> Actor<R> {
             return Err(self.damage(NOT_ENDED, Remedy::EndAgain, error));
         }
         self.remedy = Remedy::None;
+        self.promised.ended();
         self.handle.update(|status| {
             status.state = then;
             status.reason.clear();
@@ -310,7 +318,8 @@ impl<R: Runtime> Actor<R> {
         ))
     }
 
-    async fn create_and_start(&self, spec: Spec) -> Result<(Arc<Record>, Started<R::Live>)> {
+    async fn create_and_start(&mut self, spec: Spec) -> Result<(Arc<Record>, Started<R::Live>)> {
+        let share = self.promised.starting(&spec.limits)?;
         let new = New {
             id: self.handle.id().clone(),
             spec,
@@ -318,7 +327,10 @@ impl<R: Runtime> Actor<R> {
         };
         let record = self.runtime.create(new).await?;
         match caught(self.runtime.start(Arc::clone(&record))).await {
-            Ok(started) => Ok((record, started)),
+            Ok(started) => {
+                self.promised.started(share);
+                Ok((record, started))
+            }
             Err(error) => {
                 self.runtime.uncreate(record).await;
                 Err(error)

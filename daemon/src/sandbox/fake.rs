@@ -14,6 +14,7 @@ use super::handle::Handle;
 use super::id::SandboxId;
 use super::idle::IdlePolicy;
 use super::limits::{self, EffectiveLimits, LimitStatus, Limits, Shortfall};
+use super::quota::Quotas;
 use super::runtime::{Cause, Condition, Defaults, Left, Motion, New, Relimit, Runtime, Started};
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::{Digest, ImageRef};
@@ -185,6 +186,7 @@ impl Runtime for Fake {
             image: "base".into(),
             limits: Limits::default(),
             idle: IdlePolicy::default(),
+            quotas: Quotas::default(),
         }
     }
 

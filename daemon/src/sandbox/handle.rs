@@ -9,6 +9,7 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, mpsc, oneshot};
 use super::activity::{Activity, StreamUse, Use};
 use super::actor::Request;
 use super::changes::{Changes, Teller};
+use super::confinement::Confinement;
 use super::failure::panicked;
 use super::filter::Filter;
 use super::id::{SandboxId, SandboxName, Tenant};
@@ -146,6 +147,8 @@ pub struct View {
     pub idle_for: Option<Duration>,
     /// Streams of runs that are open.
     pub open_streams: u32,
+    /// How tightly it is held.
+    pub confinement: Confinement,
 }
 
 #[cfg(test)]
@@ -285,6 +288,7 @@ impl<L: Clone> Handle<L> {
             idle: spec.map(|spec| spec.idle),
             idle_for: self.0.activity.idle_for(),
             open_streams: self.0.activity.streams(),
+            confinement: spec.map(|spec| spec.confinement).unwrap_or_default(),
         }
     }
 

@@ -79,6 +79,7 @@ impl Runtime for Host {
             image: self.0.default_image.clone(),
             limits: self.0.default_limits,
             idle: self.0.default_idle,
+            quotas: self.0.quotas.clone(),
         }
     }
 

@@ -17,6 +17,10 @@ pub mod state;
 
 /// Host uid ranges, one per sandbox.
 pub mod uid_range;
+/// What a sandbox may have taken away beyond what every sandbox lacks.
+pub mod confinement;
+/// What a tenant may have at once.
+pub mod quota;
 
 /// What a started sandbox gives to its runs.
 pub mod live;

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::idle::IdlePolicy;
 use super::limits::{EffectiveLimits, Limits};
+use super::quota::Quotas;
 use super::uid_range::UidRanges;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
@@ -54,6 +55,8 @@ pub struct Platform {
     pub default_limits: Limits,
     /// Idle policy of a sandbox that names none.
     pub default_idle: IdlePolicy,
+    /// What tenants have, and may have.
+    pub quotas: Quotas,
     /// Image of a sandbox that names none.
     pub default_image: String,
     /// Bounds what is being started.

@@ -13,6 +13,7 @@ use super::actor::{Actor, Remedy, Request};
 use super::handle::{Handle, Identity, Status};
 use super::id::{SandboxId, SandboxName};
 use super::limits::{self, LimitStatus, Shortfall};
+use super::quota::Promised;
 use super::registry::Registry;
 use super::report::Recovery;
 use super::runtime::{Condition, Left, Motion, Runtime, Started};
@@ -230,6 +231,13 @@ fn serve<R: Runtime>(
     requests: mpsc::Receiver<Request<R::Live>>,
     known: Known,
 ) {
+    let has_processes = handle.live_now().is_some() || known.remedy == Remedy::EndIfAsked;
+    let promised = Promised::to_found(
+        &registry.runtime().defaults().quotas,
+        &handle.identity().tenant,
+        known.record.as_ref().map(|record| &record.spec.limits),
+        has_processes,
+    );
     registry.table().insert(&handle);
     let Known {
         record,
@@ -246,6 +254,7 @@ fn serve<R: Runtime>(
         uid_base,
         watchman,
         remedy,
+        promised,
     };
     tokio::spawn(actor.serve());
 }

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::actor::idling::Watchman;
 use super::actor::{Actor, IS_BEING_DELETED, Remedy, Request};
+use super::confinement::Confine;
 use super::filter::Filter;
 use super::handle::{Handle, Identity, Resume, SANDBOX_CONTENDED, SANDBOX_NOT_FOUND, Status, View};
 use super::host::Host;
@@ -15,6 +16,7 @@ use super::id::{SandboxId, SandboxName, Tenant};
 use super::idle::IdleChange;
 use super::limits::{self, LimitStatus, RequestedLimits, Shortfall};
 use super::platform::Platform;
+use super::quota::Promised;
 use super::recover;
 use super::report::Recovery;
 use super::runtime::Runtime;
@@ -71,6 +73,8 @@ pub struct Acquire {
     pub shortfall: Shortfall,
     /// What happens to it when nobody uses it.
     pub idle: IdleChange,
+    /// How tightly it is held.
+    pub confine: Confine,
     /// What it does to one that is frozen.
     pub resume: Resume,
 }
@@ -229,20 +233,23 @@ impl<R: Runtime> Registry<R> {
 
     async fn get_or_create(&self, tenant: &Tenant, request: &Acquire) -> Result<Obtained<R::Live>> {
         if let Some(handle) = self.table.by_name(tenant, &request.name) {
-            self.check_image(&handle, request).await?;
+            self.check_same(&handle, request).await?;
             return Ok(Obtained::found(handle));
         }
         // Pinned until the table says that a sandbox uses it.
         let (spec, expected, _pin) = self.spec(tenant, request).await?;
-        match self
-            .table
-            .get_or_insert(tenant, &request.name, || creating(&spec, expected))
-        {
+        let quotas = self.runtime.defaults().quotas;
+        let make = || {
+            let promised = Promised::to_new(&quotas, tenant, &spec.limits)?;
+            let (handle, requests) = creating(&spec, expected);
+            Ok((handle, (requests, promised)))
+        };
+        match self.table.get_or_insert(tenant, &request.name, make)? {
             Found::Old(handle) => {
-                self.check_image(&handle, request).await?;
+                self.check_same(&handle, request).await?;
                 Ok(Obtained::found(handle))
             }
-            Found::New(handle, requests) => {
+            Found::New(handle, (requests, promised)) => {
                 let actor = Actor {
                     runtime: self.runtime.clone(),
                     table: self.table.clone(),
@@ -252,6 +259,7 @@ impl<R: Runtime> Registry<R> {
                     uid_base: None,
                     watchman: Watchman::default(),
                     remedy: Remedy::default(),
+                    promised,
                 };
                 tokio::spawn(actor.create(spec));
                 Ok(Obtained {
@@ -287,13 +295,18 @@ impl<R: Runtime> Registry<R> {
             limits,
             shortfall: request.shortfall,
             idle: request.idle.on(&defaults.idle),
+            confinement: request.confine.resolve(),
         };
         Ok((spec, statuses, pin))
     }
 
-    /// A sandbox keeps the image that it was made from; asking for another one is a mistake.
-    async fn check_image(&self, handle: &Handle<R::Live>, request: &Acquire) -> Result<()> {
-        let (Some(asked), Some(spec)) = (&request.image, handle.spec()) else {
+    /// A sandbox keeps the image that it was made from, and how tightly it is held; asking for another is a mistake.
+    async fn check_same(&self, handle: &Handle<R::Live>, request: &Acquire) -> Result<()> {
+        let Some(spec) = handle.spec() else {
+            return Ok(());
+        };
+        request.confine.check(&spec.name, spec.confinement)?;
+        let Some(asked) = &request.image else {
             return Ok(());
         };
         if asked.to_string() == spec.image || asked.to_string() == spec.image_digest {

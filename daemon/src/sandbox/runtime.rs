@@ -10,6 +10,7 @@ use super::handle::Handle;
 use super::id::SandboxId;
 use super::idle::IdlePolicy;
 use super::limits::{EffectiveLimits, LimitStatus, Limits, RequestedLimits, Shortfall};
+use super::quota::Quotas;
 use super::spec::Spec;
 use crate::error::Result;
 use crate::image::{Digest, ImageRef};
@@ -124,6 +125,8 @@ pub struct Defaults {
     pub limits: Limits,
     /// Its idle policy.
     pub idle: IdlePolicy,
+    /// What tenants have, and may have.
+    pub quotas: Quotas,
 }
 
 /// What an earlier daemon left.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::sandbox::confinement::Confinement;
 use crate::sandbox::id::{SandboxName, Tenant};
 use crate::sandbox::idle::IdlePolicy;
 use crate::sandbox::limits::{Limits, RequestedLimits, Shortfall};
@@ -48,6 +49,9 @@ pub struct Spec {
     pub shortfall: Shortfall,
     /// What happens to it when nobody uses it.
     pub idle: IdlePolicy,
+    /// How tightly it is held.
+    #[serde(default, skip_serializing_if = "Confinement::is_default")]
+    pub confinement: Confinement,
 }
 
 /// Checks a sandbox's variables.

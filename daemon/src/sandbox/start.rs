@@ -20,7 +20,7 @@ use super::runtime::Started;
 use super::steps::{Step, nothing, run_all};
 use crate::error::{Error, ErrorKind, Result, chain};
 use crate::fault;
-use crate::holder::{Holder, HolderError, LaunchSpec, NoNewPrivileges};
+use crate::holder::{Holder, HolderError, LaunchSpec, NoNewPrivileges, RootAccess};
 use crate::image::{Digest, Image, ImageRef};
 use crate::storage::{DiskUsage, Place, Root};
 use crate::store::Record;
@@ -238,6 +238,7 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
     } = starting;
     let root = starting.root.take().expect(SET);
     let hostname = record.spec.name.hostname();
+    let confinement = record.spec.confinement;
     let spec = LaunchSpec {
         id: record.id.clone(),
         uid_base: record.uid_base,
@@ -246,7 +247,16 @@ fn launch_holder(starting: &mut Starting) -> Result<()> {
         hostname,
         shm_bytes: record.spec.limits.shm_bytes,
         open_files: record.spec.limits.open_files,
-        no_new_privileges: NoNewPrivileges::Off,
+        no_new_privileges: if confinement.no_new_privileges {
+            NoNewPrivileges::On
+        } else {
+            NoNewPrivileges::Off
+        },
+        root_access: if confinement.read_only_root {
+            RootAccess::ReadOnly
+        } else {
+            RootAccess::Writable
+        },
         root,
         cgroup: starting.group.as_ref().expect(SET).launch_fds()?,
         socket: holder_socket(platform, &record.id),

@@ -12,6 +12,7 @@ use super::changes::Changes;
 use super::handle::Handle;
 use super::id::{SandboxId, SandboxName, Tenant};
 use super::live::Live;
+use crate::error::Result;
 
 /// All sandboxes. Cheap to clone.
 pub(super) struct Table<L = Live> {
@@ -92,22 +93,22 @@ pub(super) enum Found<L, T> {
 }
 
 impl<L> Table<L> {
-    /// The sandbox of this name, or the one that `make` gives. `make` runs under the lock: it must not wait.
+    /// The sandbox of this name, or the one that `make` gives, unless it refuses. `make` runs under the lock: it must not wait.
     pub(super) fn get_or_insert<T>(
         &self,
         tenant: &Tenant,
         name: &SandboxName,
-        make: impl FnOnce() -> (Handle<L>, T),
-    ) -> Found<L, T> {
+        make: impl FnOnce() -> Result<(Handle<L>, T)>,
+    ) -> Result<Found<L, T>> {
         let mut inner = self.lock();
         if let Some(handle) = inner.by_name(&(tenant.clone(), name.clone())) {
-            return Found::Old(handle);
+            return Ok(Found::Old(handle));
         }
-        let (handle, by_product) = make();
+        let (handle, by_product) = make()?;
         inner.insert(&handle);
         drop(inner);
         self.has_come(&handle);
-        Found::New(handle, by_product)
+        Ok(Found::New(handle, by_product))
     }
 
     /// Adds a sandbox that was found at the start.
@@ -193,9 +194,10 @@ mod tests {
         let made: Vec<(SandboxId, bool)> = std::thread::scope(|scope| {
             let call = || {
                 barrier.wait();
-                match table.get_or_insert(&Tenant::default(), &name, || (handle(&name), ())) {
-                    Found::Old(handle) => (handle.id().clone(), false),
-                    Found::New(handle, ()) => (handle.id().clone(), true),
+                match table.get_or_insert(&Tenant::default(), &name, || Ok((handle(&name), ()))) {
+                    Ok(Found::Old(handle)) => (handle.id().clone(), false),
+                    Ok(Found::New(handle, ())) => (handle.id().clone(), true),
+                    Err(error) => panic!("{error}"),
                 }
             };
             let threads: Vec<_> = (0..50).map(|_| scope.spawn(call)).collect();
@@ -227,8 +229,8 @@ mod tests {
             assert_eq!(meant().as_ref(), Some(old.id()));
             table.remove(&old);
             assert_eq!(meant().as_ref(), Some(young.id()));
-            let again = table.get_or_insert(&Tenant::default(), &name, || (handle(&name), ()));
-            assert!(matches!(again, Found::Old(handle) if handle.id() == young.id()));
+            let again = table.get_or_insert(&Tenant::default(), &name, || Ok((handle(&name), ())));
+            assert!(matches!(again, Ok(Found::Old(handle)) if handle.id() == young.id()));
             table.remove(&young);
             assert_eq!(meant(), None);
         }

@@ -138,6 +138,7 @@ fn set_messages(live: &Live, limits: &Limits) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::confinement::Confinement;
     use super::super::id::{SandboxName, Tenant};
     use super::super::idle::{After, IdlePolicy};
     use super::*;
@@ -160,6 +161,7 @@ mod tests {
             },
             shortfall: Shortfall::Refuse,
             idle: IdlePolicy::default(),
+            confinement: Confinement::default(),
         }
     }
 

@@ -58,6 +58,7 @@ fn spec(identity: &Identity, team: &str) -> Spec {
         limits: super::limits::Limits::default(),
         shortfall: Shortfall::Refuse,
         idle: Default::default(),
+        confinement: Default::default(),
     }
 }
 

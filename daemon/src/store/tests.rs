@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use tempfile::TempDir;
 
 use super::*;
+use crate::sandbox::confinement::Confinement;
 use crate::sandbox::id::{SandboxName, Tenant};
 use crate::sandbox::idle::{After, IdlePolicy};
 use crate::sandbox::limits::{Limits, RequestedLimits, Shortfall};
@@ -36,6 +37,7 @@ fn record(id: SandboxId) -> Record {
             },
             limits: Limits::default(),
             shortfall: Shortfall::Refuse,
+            confinement: Confinement::default(),
             idle: IdlePolicy {
                 stop: After::Never,
                 ..IdlePolicy::default()

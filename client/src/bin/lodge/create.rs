@@ -25,6 +25,12 @@ pub(crate) struct Args {
     /// Label
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = pair)]
     label: Vec<(String, String)>,
+    /// Set-user-id programs gain nothing inside: sudo does not work, and root is had by `--user root` alone
+    #[arg(long)]
+    no_new_privileges: bool,
+    /// Its files cannot be changed from inside; /tmp is memory then, of the size of /dev/shm
+    #[arg(long)]
+    read_only_root: bool,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -49,6 +55,12 @@ pub(crate) async fn execute(args: Args, daemon: &Daemon) -> Result<()> {
     }
     for (name, value) in args.label {
         acquire = acquire.label(name, value);
+    }
+    if args.no_new_privileges {
+        acquire = acquire.no_new_privileges(true);
+    }
+    if args.read_only_root {
+        acquire = acquire.read_only_root(true);
     }
     if args.limits.allow_degraded {
         acquire = acquire.allow_degraded();

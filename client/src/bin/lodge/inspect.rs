@@ -51,6 +51,7 @@ fn print_facts(sandbox: &SandboxInfo) -> Result<()> {
             sandbox.idle_for.map(units::duration).unwrap_or_default(),
         ),
         ("idle", idle(&sandbox.idle)),
+        ("confined", confined(sandbox)),
     ];
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         print_fact(name, value)?;
@@ -62,6 +63,16 @@ fn print_facts(sandbox: &SandboxInfo) -> Result<()> {
         print_fact("env", &format!("{name}={value}"))?;
     }
     Ok(())
+}
+
+/// What it has taken away beyond every other.
+fn confined(sandbox: &SandboxInfo) -> String {
+    let options = [
+        (sandbox.no_new_privileges, "no new privileges"),
+        (sandbox.read_only_root, "read-only root"),
+    ];
+    let given = options.iter().filter(|(on, _)| *on).map(|(_, name)| *name);
+    given.collect::<Vec<_>>().join(", ")
 }
 
 /// `frozen after 10m, stopped after 3days`.

@@ -130,6 +130,8 @@ pub(crate) fn sandbox(sandbox: &SandboxInfo) -> Value {
         "hostname": sandbox.hostname,
         "live_runs": sandbox.live_runs,
         "open_streams": sandbox.open_streams,
+        "no_new_privileges": sandbox.no_new_privileges,
+        "read_only_root": sandbox.read_only_root,
         "idle": {
             "freeze_after_seconds": seconds(sandbox.idle.freeze_after),
             "stop_after_seconds": seconds(sandbox.idle.stop_after),

@@ -6,6 +6,7 @@ mod devices;
 mod etc;
 mod kernel_fs;
 mod lockdown;
+mod read_only_root;
 mod tree;
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -80,6 +81,7 @@ const STEPS: &[(&str, Step)] = &[
     // From here on no path leads to the host.
     ("pivot-root", tree::pivot),
     ("writable", tree::check_writable),
+    ("read-only-root", read_only_root::read_only_root),
     // After the last mount: a detached mount counts as a mount namespace. Needs the capabilities that are dropped next.
     ("namespace-quotas", kernel_fs::no_nested_namespaces),
     ("limits", lockdown::limits),

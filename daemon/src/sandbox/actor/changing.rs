@@ -29,13 +29,19 @@ impl<R: Runtime> Actor<R> {
             asked: change.limits,
             shortfall: change.shortfall,
         };
+        self.promised.change(&old.spec.limits, &new.spec.limits)?;
         let limits = if change.limits == limits::RequestedLimits::default() {
             None
         } else {
-            Some(self.limit(relimit.clone()).await?)
+            let limited = self.limit(relimit.clone()).await;
+            if limited.is_err() {
+                self.promised.change_back(&old.spec.limits);
+            }
+            Some(limited?)
         };
         if let Err(error) = self.runtime.write(Arc::clone(&new)).await {
             self.take_back(relimit).await;
+            self.promised.change_back(&old.spec.limits);
             return Err(error);
         }
         self.handle.update(|status| {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use super::super::confinement::Confinement;
 use super::super::id::{SandboxName, Tenant};
 use super::super::idle::IdlePolicy;
 use super::super::limits::{Limits, RequestedLimits};
@@ -129,6 +130,7 @@ fn record(bytes: u64, inodes: u64) -> Arc<Record> {
             limits,
             shortfall: Shortfall::Refuse,
             idle: IdlePolicy::default(),
+            confinement: Confinement::default(),
         },
     })
 }

@@ -56,6 +56,7 @@ pub(in crate::sandbox) fn acquire(name: &str) -> Acquire {
         limits: Default::default(),
         shortfall: Shortfall::Refuse,
         idle: Default::default(),
+        confine: Default::default(),
         resume: Resume::Auto,
     }
 }

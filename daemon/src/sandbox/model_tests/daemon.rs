@@ -176,6 +176,7 @@ fn request(name: &str, resume: Resume) -> Acquire {
             stop: Some(After::of(STOP_AFTER)),
             delete: None,
         },
+        confine: Default::default(),
         resume,
         ..fake::acquire(name)
     }

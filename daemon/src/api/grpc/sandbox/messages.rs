@@ -7,6 +7,7 @@ use lodge_proto::v1 as wire;
 
 use crate::error::{Error, Result};
 use crate::image::ImageRef;
+use crate::sandbox::confinement::Confine;
 use crate::sandbox::handle::View;
 use crate::sandbox::id::{SandboxId, SandboxName};
 use crate::sandbox::idle::{After, IdleChange, IdlePolicy};
@@ -54,6 +55,10 @@ pub(super) fn acquire_from(request: wire::AcquireRequest) -> Result<Acquire> {
         limits: request.limits.map(limits_from).unwrap_or_default(),
         shortfall: shortfall_from(request.allow_degraded),
         idle: idle_from(request.idle)?,
+        confine: Confine {
+            no_new_privileges: request.no_new_privileges,
+            read_only_root: request.read_only_root,
+        },
         resume: resume_from(request.resume)?,
     })
 }
@@ -160,6 +165,8 @@ pub(super) fn to_wire(view: View) -> wire::Sandbox {
         idle: view.idle.map(idle_to_wire),
         idle_for: view.idle_for.and_then(|idle| idle.try_into().ok()),
         open_streams: view.open_streams,
+        no_new_privileges: view.confinement.no_new_privileges,
+        read_only_root: view.confinement.read_only_root,
     }
 }
 
