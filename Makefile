@@ -43,7 +43,7 @@ CONFDIR    := $(DESTDIR)/etc/lodge
 # $(call need_root,what for)
 need_root = [ "$$(id -u)" -eq 0 ] || { echo "make $@ needs root ($(1)): run it as root, e.g. with sudo" >&2; exit 1; }
 
-.PHONY: help deps nextest build build-for-tests release lint test test-vm mutations doc pjdfstest bench bench-peers bench-peers-stop soak demo image install install-files clean
+.PHONY: help deps nextest build build-for-tests release lint test test-vm redteam mutations doc pjdfstest bench bench-peers bench-peers-stop soak demo image install install-files clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,13 @@ test-vm: deps nextest build-for-tests ## tests with cgroup v2 alone, on Debian's
 	@.ci/deps.sh vm
 	@images/build.sh base target/debug/lodge
 	@tests/vm/run.sh
+
+redteam: deps nextest build-for-tests pjdfstest ## every attack of the catalogue, each also without its protection, and in bubblewrap and runc; needs root; ATTACKS="E07 R"
+	@$(call need_root,its tests make sandboxes)
+	@.ci/deps.sh redteam
+	@images/build.sh base target/debug/lodge
+	@images/build.sh work target/debug/lodge
+	tests/storage.sh run overlay target/debug/redteam $(ATTACKS)
 
 mutations: deps nextest build-for-tests pjdfstest ## break the product line by line and see that a test turns red; needs root
 	@$(call need_root,its tests make sandboxes)

@@ -47,6 +47,11 @@ impl Api {
         })
     }
 
+    /// The connection itself, for calls that no client makes.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     /// Sandboxes.
     pub fn sandboxes(&self) -> SandboxServiceClient<Channel> {
         SandboxServiceClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)

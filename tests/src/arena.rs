@@ -16,6 +16,7 @@ use lodge_proto::v1 as pb;
 
 use crate::daemon::{Daemon, Images, Options};
 use crate::live::{Live, contains};
+use crate::redteam::WEAKEN;
 use crate::room::{Ran, Room};
 use crate::slot::UID_BLOCK;
 use crate::wait::until;
@@ -101,6 +102,15 @@ impl Arena {
     /// With these limits for the attacker.
     pub async fn with_limits(limits: pb::Limits) -> Result<Self> {
         Self::build(Options::default(), limits).await
+    }
+
+    /// With these limits for the attacker, and with protections switched off ([`Protection`](../../../daemon/kernel/src/protection.rs)).
+    pub async fn weakened(protections: &str, limits: pb::Limits) -> Result<Self> {
+        let options = Options {
+            env: vec![(WEAKEN.into(), protections.into())],
+            ..Options::default()
+        };
+        Self::build(options, limits).await
     }
 
     /// With this configuration of the daemon.

@@ -18,6 +18,7 @@ use crate::api::Api;
 use crate::binary;
 use crate::image::{self, Shared};
 use crate::notify::Notify;
+use crate::redteam::WEAKEN;
 use crate::slot::{Slot, Width, require_root};
 use crate::storage::{self, Driver};
 use crate::wait::{SOON, until_blocking};
@@ -207,6 +208,7 @@ impl Daemon {
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command
             .env("NOTIFY_SOCKET", notify.path())
+            .envs(std::env::var_os(WEAKEN).map(|asked| (WEAKEN, asked)))
             .envs(self.options.env.iter().cloned());
         command
             .stdin(Stdio::null())

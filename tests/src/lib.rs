@@ -22,7 +22,9 @@ pub mod notify; // readiness by sd_notify's protocol
 pub mod pool; // a daemon with a pool of its own
 pub mod proxy; // a proxy between client and daemon, to be broken by a test
 pub mod prober; // raw system calls from inside, in Python
+pub mod redteam; // the catalogue of attacks, as data
 pub mod room; // a sandbox to run things in
+pub mod rootfs; // the files of the base image, for other runtimes
 pub mod storage; // which storage driver is under test, and what the host has of loop devices and file systems
 pub mod strace; // single system calls that fail, by strace
 pub mod slot; // a place of one's own on the host: directories, cgroup name, uid range; swept before use

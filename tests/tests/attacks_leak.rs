@@ -209,3 +209,46 @@ fn is_nowhere(arena: &Arena, secret: &str) -> Result<()> {
     }
     Ok(())
 }
+
+/// Runs of one user in one sandbox see each other's environment, secrets too, as processes of one user do everywhere: who does not
+/// trust a run gives it another user or another sandbox. Root sees all of them, another user sees none.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_l05_secret_of_a_concurrent_run() -> Result<()> {
+    let arena = Arena::new().await?;
+    let secret = canary()?;
+    let sleep = arena.attacker.run("echo up; sleep 100");
+    let mut live = sleep.secret("S", &secret).start().await?;
+    live.wait_for("up").await?;
+    let look =
+        "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -a ^S= | cut -c3- | sort -u";
+    for (user, sees) in [("1000", true), ("0", true), ("1001", false)] {
+        let ran = arena.attacker.run(look).user(user).await?;
+        ensure!(
+            ran.text().contains(&secret) == sees,
+            "{user}: {}",
+            ran.story()
+        );
+    }
+    arena.attacker.kill(&live.run_id).await?;
+    arena.check().await
+}
+
+/// A sandbox with the name of one that was deleted has nothing of it: no file, no process, no shared memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_l11_what_a_deleted_sandbox_left() -> Result<()> {
+    let arena = Arena::new().await?;
+    let secret = canary()?;
+    let api = arena.daemon.api();
+    for round in 0..3 {
+        let room = api.room("again").await?;
+        let look = "ls -A /home/user /tmp /dev/shm /root /var/tmp | grep -c secret; grep -rsa canary- /home /tmp /dev/shm /root /var | wc -l";
+        let ran = room.run(look).root().await?;
+        ensure!(ran.text() == "0\n0\n", "round {round}: {}", ran.story());
+        let leave = format!(
+            "for d in /home/user /tmp /dev/shm /root /var/tmp; do echo {secret} >$d/secret; done; (setsid sleep 1000 &)"
+        );
+        room.run(leave).root().await?.exited(0)?;
+        room.delete().await?;
+    }
+    arena.check().await
+}

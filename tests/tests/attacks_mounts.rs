@@ -250,3 +250,36 @@ async fn attack_e33_planted_devices() -> Result<()> {
     }
     arena.check().await
 }
+
+/// An image has directories and files where the kernel's own are, such as /proc/self/attr and /proc/sys: what is written while a sandbox
+/// is made and a command enters it goes to the kernel, and not to these.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_e34_directories_where_the_kernels_are() -> Result<()> {
+    let arena = Arena::with_own_images().await?;
+    let room = built(&arena, "kernel-like", |archive| {
+        for file in [
+            "proc/self/attr/exec",
+            "proc/self/uid_map",
+            "proc/self/oom_score_adj",
+            "proc/1/uid_map",
+            "proc/sys/user/max_user_namespaces",
+            "proc/sys/kernel/hostname",
+            "sys/fs/cgroup/cgroup.procs",
+            "dev/null",
+        ] {
+            archive.file(file, b"of the image")?;
+        }
+        Ok(())
+    })
+    .await?;
+    is_whole(&room).await?;
+    let look = "read q </proc/sys/user/max_user_namespaces; echo $q; read a b c </proc/self/uid_map; echo $a $c
+        [ -e /sys/fs/cgroup/cgroup.procs ] || echo none; [ -c /dev/null ] && echo device";
+    let ran = room.run(look).root().cwd("/").await?;
+    ensure!(
+        ran.text() == "0\n0 65536\nnone\ndevice\n",
+        "{}",
+        ran.story()
+    );
+    arena.check().await
+}

@@ -390,3 +390,34 @@ async fn attack_r24_invalid_utf8() -> Result<()> {
     ensure!(live.stdout == high && live.stderr == "€😀".repeat(100).as_bytes());
     arena.check().await
 }
+
+/// What an earlier run left fills the memory almost to the limit: a later run that wants more gets the verdict of the out-of-memory
+/// killer, and no error of the daemon's.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_r06_slow_leak_then_runs() -> Result<()> {
+    let limits = pb::Limits {
+        memory_bytes: Some(128 << 20),
+        ..Default::default()
+    };
+    let arena = Arena::with_limits(limits).await?;
+    let leak = "
+import os, time
+kept = bytearray(100 << 20)
+for i in range(0, len(kept), 4096): kept[i] = 1
+print('leaked', flush=True)
+if os.fork(): os._exit(0)
+os.close(1); os.close(2)
+time.sleep(600)
+";
+    arena.attack_python(leak).await?.exited(0)?;
+    for _ in 0..3 {
+        let ran = arena.attack_python(HOG).await?;
+        ensure!(
+            ran.result.end_reason() == pb::EndReason::OomKilled,
+            "{}",
+            ran.story()
+        );
+        arena.attack("true").await?.exited(0)?;
+    }
+    arena.check().await
+}

@@ -219,3 +219,38 @@ print(f'last: {last}')
     arena.attack("rm -r /attributes").await?.exited(0)?;
     arena.check().await
 }
+
+/// Directories at the top of a sandbox become links out and up, and it is stopped: what it uses is told, it starts, and it is deleted,
+/// with nothing of the host looked at, changed or removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_f21_stopped_sandbox_full_of_links() -> Result<()> {
+    let arena = Arena::new().await?;
+    let canary = arena.host_canary_file();
+    let up = "../".repeat(20);
+    let script = format!(
+        "for d in home media mnt opt root srv tmp var; do rm -rf /$d; ln -s {up} /$d; done
+        for d in etc/sub etc2 run/sub; do ln -s {up}{} /$d; done; ls -d /tmp/.",
+        canary.display()
+    );
+    arena.attack(&script).await?.exited(0)?;
+    for _ in 0..2 {
+        arena.attacker.stop().await?;
+        let stats = arena.attacker.stats().await?;
+        ensure!(
+            stats.disk_bytes.is_some_and(|bytes| bytes < 1 << 30),
+            "{stats:?}"
+        );
+        arena.attacker.start().await?;
+        let run = arena
+            .attacker
+            .run("cat /root/CANARY_HOST /etc2 /run/sub; pwd -P");
+        let ran = arena.unseen(run.root().cwd("/root").await?)?;
+        ensure!(ran.text() == "/\n", "{}", ran.story());
+    }
+    let stopped = arena.daemon.api().room("stopped").await?;
+    stopped.run(&script).root().await?.exited(0)?;
+    stopped.stop().await?;
+    stopped.delete().await?;
+    ensure!(canary.exists());
+    arena.check().await
+}

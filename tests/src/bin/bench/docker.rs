@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::rootfs::Rootfs;
 use crate::world::Identity;
+use lodge_tests::rootfs::Rootfs;
 
 /// Where `make bench-peers` has Docker listen.
 const SOCKET: &str = "/run/lodge-bench-peers/docker.sock";

@@ -13,7 +13,7 @@ mod args; // which rows, how many samples
 mod docker; // Docker's HTTP API
 mod memory;
 mod report; // the table and the file
-mod rootfs; // the base image, unpacked for the peers
+
 mod row; // what a row is, and how its two sides are measured in turn
 mod rows; // the rows, one file each
 mod runc; // runc's command line

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use lodge_tests::cgroup;
 use serde_json::{Value, json};
 
-use crate::rootfs::Rootfs;
 use crate::world::Identity;
+use lodge_tests::rootfs::Rootfs;
 
 /// runc's own state, apart from that of an engine on the host.
 const ROOT: &str = "/run/lodge-bench-runc";

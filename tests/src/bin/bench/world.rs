@@ -9,8 +9,8 @@ use lodge_tests::image;
 use lodge_tests::room::Room;
 use lodge_tests::storage::Driver;
 
-use crate::rootfs::Rootfs;
 use crate::spawner::Spawner;
+use lodge_tests::rootfs::Rootfs;
 
 /// Name of the sandbox that the rows about runs use.
 const SANDBOX: &str = "bench";

@@ -5,15 +5,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::binary;
 use anyhow::{Context, Result, ensure};
-use lodge_tests::binary;
 use sha2::{Digest, Sha256};
 
 /// Characters of the archive's digest that name an unpacked copy.
 const KEY_LENGTH: usize = 16;
 
 /// An unpacked base image.
-pub(crate) struct Rootfs {
+pub struct Rootfs {
     archive: PathBuf,
     dir: PathBuf,
     key: String,
@@ -21,7 +21,7 @@ pub(crate) struct Rootfs {
 
 impl Rootfs {
     /// Unpacks `target/images/base.tar`, unless it was unpacked before.
-    pub(crate) fn unpack() -> Result<Self> {
+    pub fn unpack() -> Result<Self> {
         let target = binary::target_dir()?;
         let archive = target.join("images/base.tar");
         let key = digest(&archive)?;
@@ -57,17 +57,17 @@ impl Rootfs {
     }
 
     /// The unpacked tree.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// The tar that it came from.
-    pub(crate) fn archive(&self) -> &Path {
+    pub fn archive(&self) -> &Path {
         &self.archive
     }
 
     /// Names the content.
-    pub(crate) fn key(&self) -> &str {
+    pub fn key(&self) -> &str {
         &self.key
     }
 }
