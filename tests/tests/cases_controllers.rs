@@ -2,23 +2,54 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1 as pb;
 use lodge_tests::api::reason;
-use lodge_tests::binary;
 use lodge_tests::daemon::{Daemon, Options};
 use lodge_tests::prober::HOG;
 use lodge_tests::room::Room;
+use lodge_tests::{binary, cgroup};
 use pb::Enforcement;
 use tonic::Code;
 
 const MIB: i64 = 1 << 20;
 const ALL: [&str; 3] = ["memory", "pids", "cpu"];
 
-/// A lodged that does not see where a controller of version 1 is mounted, and is the same process.
-fn blind_to(controller: &str, script: &Path) -> Result<()> {
+/// Where version 2 is mounted on a host that has it alone.
+const V2: &str = "/sys/fs/cgroup";
+
+/// A lodged that does not have a controller of cgroups, and is the same process. What is given back has to live as long as it does.
+fn blind_to(controller: &str, script: &Path) -> Result<Option<Inner>> {
+    let lodged = binary::path("lodged")?;
+    let lodged = lodged.display();
+    let inner = match Path::new(V2).join("cgroup.controllers").exists() {
+        true => Some(Inner::without(controller)?),
+        false => None,
+    };
+    let text = match &inner {
+        None => {
+            let place = v1_place(controller)?;
+            format!(
+                "exec unshare --mount -- sh -c 'umount {place} && exec \"$@\"' sh {lodged} \"$@\""
+            )
+        }
+        // Its root of cgroups is `inner`, and it is itself in a group of that, as below a service manager.
+        Some(Inner(outer)) => format!(
+            "echo $$ >{outer}/inner/cgroup.procs || exit 1
+            exec unshare --cgroup --mount -- sh -c 'umount {V2} && mount -t cgroup2 none {V2} && mkdir -p {V2}/self && \
+            echo $$ >{V2}/self/cgroup.procs && exec \"$@\"' sh {lodged} \"$@\"",
+            outer = outer.display()
+        ),
+    };
+    fs::write(script, format!("#!/bin/sh\n{text}\n"))?;
+    fs::set_permissions(script, fs::Permissions::from_mode(0o755))?;
+    Ok(inner)
+}
+
+/// Where version 1 of a controller is mounted.
+fn v1_place(controller: &str) -> Result<String> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let has = |line: &&str| {
         let mut words = line.split_whitespace().skip(2);
@@ -28,14 +59,33 @@ fn blind_to(controller: &str, script: &Path) -> Result<()> {
     let mount = mounts.lines().find(has);
     let place = mount.and_then(|line| line.split_whitespace().nth(1));
     let place = place.with_context(|| format!("{controller} is not mounted as version 1"))?;
-    let lodged = binary::path("lodged")?;
-    let text = format!(
-        "#!/bin/sh\nexec unshare --mount -- sh -c 'umount {place} && exec \"$@\"' sh {} \"$@\"\n",
-        lodged.display()
-    );
-    fs::write(script, text)?;
-    fs::set_permissions(script, fs::Permissions::from_mode(0o755))?;
-    Ok(())
+    Ok(place.to_owned())
+}
+
+/// A group of version 2, with an `inner` one to which it hands all controllers down but one. Goes with what is in it.
+struct Inner(PathBuf);
+
+impl Inner {
+    fn without(controller: &str) -> Result<Self> {
+        let outer = Path::new(V2).join(format!("lodge-tests-m1-{controller}"));
+        let others = ALL.iter().filter(|name| **name != controller);
+        let others: Vec<String> = others.map(|name| format!("+{name}")).collect();
+        let all = ALL.map(|name| format!("+{name}")).join(" ");
+        fs::write(Path::new(V2).join("cgroup.subtree_control"), all)?;
+        fs::create_dir_all(&outer)?;
+        let inner = Self(outer);
+        fs::write(inner.0.join("cgroup.subtree_control"), others.join(" "))?;
+        fs::create_dir_all(inner.0.join("inner"))?;
+        Ok(inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let name = self.0.file_name().unwrap_or_default().to_string_lossy();
+        // One that is left is no other test's, and empty.
+        let _ = cgroup::remove(&name);
+    }
 }
 
 fn asked(allow_degraded: bool) -> pb::AcquireRequest {
@@ -56,7 +106,7 @@ fn asked(allow_degraded: bool) -> pb::AcquireRequest {
 async fn without(controller: &str) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let program = dir.path().join("lodged");
-    blind_to(controller, &program)?;
+    let _inner = blind_to(controller, &program)?;
     let daemon = Daemon::start(Options {
         program: Some(program),
         ..Options::default()
