@@ -12,7 +12,7 @@ pub enum Controller {
     Pids,
     /// Processor time per wall time.
     Cpu,
-    /// Which device nodes may be opened. Exists on v1 only; on v2 it is a BPF program, which Lodge does not load.
+    /// Which device nodes may be opened. Exists on v1 only; on v2 it is a program on the group (`devices_v2`).
     Devices,
 }
 

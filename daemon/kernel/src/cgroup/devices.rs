@@ -1,6 +1,6 @@
 //! Which device nodes may be opened: a second lock behind `mknod` being refused in the user namespace.
 //!
-//! v1 only. On a v2-only host the same takes a BPF program on the group, which Lodge does not load yet.
+//! This is for version 1; `devices_v2` has the same list where there is version 2 alone.
 
 use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 
@@ -9,12 +9,12 @@ use super::error::{Error, Result};
 use crate::protection::Protection;
 
 /// Any number, in the notation of cgroups-rs.
-const ANY: i64 = -1;
+pub(super) const ANY: i64 = -1;
 /// Opening only: nobody in a sandbox makes device nodes.
 const OPEN: [DevicePermissions; 2] = [DevicePermissions::Read, DevicePermissions::Write];
 
 /// Character devices that a sandbox may open, by major and minor number.
-const ALLOWED: [(i64, i64, &str); 8] = [
+pub(super) const ALLOWED: [(i64, i64, &str); 8] = [
     (1, 3, "null"),
     (1, 5, "zero"),
     (1, 7, "full"),

@@ -39,6 +39,15 @@ pub enum Error {
         #[source]
         source: cgroups_rs::fs::error::Error,
     },
+    /// The program that holds the rules of devices on cgroup v2 was refused; the sandbox must not start without it.
+    #[error("cannot restrict devices in {path}")]
+    DeviceProgram {
+        /// The group.
+        path: PathBuf,
+        /// The kernel's word.
+        #[source]
+        source: Errno,
+    },
     /// No cgroup v2 hierarchy is mounted: [`Host::mount_unified`](super::Host::mount_unified) mends that.
     #[error("no cgroup v2 hierarchy is mounted")]
     NoUnified,

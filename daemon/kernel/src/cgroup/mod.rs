@@ -8,6 +8,7 @@
 mod controller; // memory, pids, cpu, devices, and where each one lives
 mod delegation; // the service unit's group, if systemd gave it to us
 mod devices; // which device nodes may be opened at all
+mod devices_v2; // the same where version 2 is alone
 mod host; // detection, and the way to our parent group
 mod launch; // the descriptors that a starting sandbox needs
 mod limits; // what all runs may use, one controller each

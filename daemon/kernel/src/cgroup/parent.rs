@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use super::controller::{Controller, Hierarchy};
 use super::devices;
+use super::devices_v2;
 use super::directory::{Directory, check_name};
 use super::error::Result;
 use super::limits::{Limits, Version};
@@ -190,7 +191,13 @@ impl Parent {
 
     /// Everything below the v2 group that `create` has made.
     fn fill(&self, name: &str, base_uid: u32) -> Result<()> {
-        sandbox::fill_v2(&self.trees.v2.child(name)?, base_uid)?;
+        let group = self.trees.v2.child(name)?;
+        sandbox::fill_v2(&group, base_uid)?;
+        let has_devices =
+            |(hierarchy, _): &(Hierarchy, Directory)| hierarchy.has(Controller::Devices);
+        if !self.trees.v1.iter().any(has_devices) {
+            devices_v2::restrict(&group)?;
+        }
         for (hierarchy, parent) in &self.trees.v1 {
             let group = parent.ensure_child(name)?;
             if hierarchy.has(Controller::Devices) {

@@ -5,6 +5,7 @@
     reason = "system calls that no safe crate wraps; everywhere else unsafe is denied"
 )]
 
+pub(crate) mod bpf;
 pub(crate) mod btrfs;
 pub mod capability;
 pub mod clone;

@@ -1,4 +1,4 @@
-//! The device rules of v1. On a v2-only host the host says that it has none.
+//! The rules of devices, of either version.
 
 use super::*;
 use crate::cgroup::Controller;
@@ -15,7 +15,8 @@ fn only_the_listed_devices_open() {
         .find(|(one, _)| one.has(Controller::Devices))
     else {
         assert!(!host.has(Controller::Devices));
-        return;
+        let procs = trees.v2.path().join("box/holder/cgroup.procs");
+        return check_opens(&procs);
     };
     let list = std::fs::read_to_string(parent.path().join("box/devices.list")).unwrap();
     let rules: Vec<_> = list.lines().collect();
@@ -43,15 +44,35 @@ fn only_the_listed_devices_open() {
         .iter()
         .find(|path| path.to_string_lossy().contains("devices"))
         .unwrap();
-    let opens = |device: &str| {
-        let script = format!("echo 0 > {} && : < {device}", tasks.display());
+    check_opens(tasks);
+}
+
+/// The program that version 2 has instead: here it lies beside the rules of version 1, and allows no more than they.
+#[test]
+fn only_the_listed_devices_open_by_the_program() {
+    let fixture = Fixture::new();
+    let _group = fixture.sandbox();
+    let group = fixture.parent.trees.v2.child("box").unwrap();
+    crate::cgroup::devices_v2::restrict(&group).unwrap();
+    check_opens(&group.path().join("holder/cgroup.procs"));
+}
+
+/// What a process may open that enters a group by writing to this file.
+fn check_opens(enter: &std::path::Path) {
+    let opens = |script: &str| {
+        let script = format!("echo 0 > {} && {script}", enter.display());
         let mut shell = Command::new("/bin/sh");
         let shell = shell
             .args(["-c", &script])
             .stderr(std::process::Stdio::null());
         shell.status().unwrap().success()
     };
-    assert!(opens("/dev/null"));
-    assert!(opens("/dev/urandom"));
-    assert!(!opens("/dev/kmsg"), "root itself opens it outside");
+    for device in ["null", "zero", "full", "random", "urandom", "ptmx"] {
+        assert!(opens(&format!(": < /dev/{device}")), "{device}");
+    }
+    assert!(!opens(": < /dev/kmsg"), "root itself opens it outside");
+    let node = std::env::temp_dir().join(format!("lodge-node-{}", std::process::id()));
+    let made = opens(&format!("mknod {} b 7 0", node.display()));
+    std::fs::remove_file(&node).ok();
+    assert!(!made, "root itself makes one outside");
 }
