@@ -43,7 +43,7 @@ CONFDIR    := $(DESTDIR)/etc/lodge
 # $(call need_root,what for)
 need_root = [ "$$(id -u)" -eq 0 ] || { echo "make $@ needs root ($(1)): run it as root, e.g. with sudo" >&2; exit 1; }
 
-.PHONY: help deps nextest build build-for-tests release lint test test-vm redteam mutations doc pjdfstest bench bench-peers bench-peers-stop soak demo image install install-files clean
+.PHONY: help deps nextest build build-for-tests release lint test test-vm redteam fuzz mutations doc pjdfstest bench bench-hardening bench-peers bench-peers-stop soak demo image install install-files clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,11 @@ redteam: deps nextest build-for-tests pjdfstest ## every attack of the catalogue
 	@images/build.sh work target/debug/lodge
 	tests/storage.sh run overlay target/debug/redteam $(ATTACKS)
 
+fuzz: ## random input to what reads what others send, MINUTES each; needs root
+	@$(call need_root,imports keep owners)
+	@.ci/deps.sh build fuzz
+	@tests/fuzz/run.sh $(MINUTES)
+
 mutations: deps nextest build-for-tests pjdfstest ## break the product line by line and see that a test turns red; needs root
 	@$(call need_root,its tests make sandboxes)
 	@images/build.sh base target/debug/lodge
@@ -136,6 +141,13 @@ bench: release ## speed against posix_spawn, docker and runc; needs root; ROWS="
 	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	target/release/bench --samples $(SAMPLES) $(ROWS)
+
+bench-hardening: release ## what the protections of a sandbox cost, against the same daemon without them; needs root; SAMPLES=n
+	@$(call need_root,it makes sandboxes)
+	@.ci/deps.sh storage
+	@images/build.sh base target/release/lodge
+	$(CARGO) build --profile measured -p lodged --features lodged/weaken
+	LODGE_TEST_BINARIES=target/measured target/release/bench --samples $(SAMPLES) run_true_vs_without_protections acquire_run_vs_without_protections
 
 bench-peers: ## install and start docker, containerd and runc for the bench; needs root
 	@$(call need_root,it installs packages and starts daemons)

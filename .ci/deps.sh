@@ -2,7 +2,7 @@
 # Installs what a make target needs from the distribution's packages. Quick and silent where all is there.
 # Does not install Rust itself, and never adds a package source.
 #
-# usage: deps.sh build | image | python | faults | storage | vm | redteam | bench-peers ...
+# usage: deps.sh build | image | python | faults | storage | vm | redteam | fuzz | bench-peers ...
 set -euo pipefail
 
 packages_of() {
@@ -19,6 +19,8 @@ packages_of() {
     storage) echo btrfs-progs e2fsprogs mount util-linux ;;
     # The machine in which tests run on another kernel, and what makes its disk.
     vm) echo qemu-system-x86 busybox-static cpio e2fsprogs binutils python3 ;;
+    # libFuzzer is C++.
+    fuzz) echo g++ ;;
     # What the catalogue of attacks is tried against beside Lodge.
     redteam) echo bubblewrap runc ;;
     # What the bench measures against.

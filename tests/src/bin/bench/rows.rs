@@ -5,7 +5,9 @@ mod acquire_run_vs_runc_run;
 mod attach_vs_read_log;
 mod files;
 mod freeze_and_thaw;
+mod hardening;
 mod idle_sandbox_rss;
+mod neighbour;
 mod recovery;
 mod run_true_idle_vs_posix_spawn;
 mod run_true_vs_docker_exec;
@@ -41,6 +43,8 @@ pub(crate) static ALL: &[Row] = &[
     files::READ_BTRFS,
     files::FSYNC_OVERLAY,
     files::FSYNC_BTRFS,
+    hardening::RUN,
+    hardening::ACQUIRE,
     idle_sandbox_rss::ROW,
     idle_sandbox_rss::FROZEN_ROW,
     freeze_and_thaw::FREEZE,
@@ -51,6 +55,16 @@ pub(crate) static ALL: &[Row] = &[
     stream_1gib_vs_pipe::ROW,
     stream_1gib_vs_pipe::LINES_ROW,
     runs_50_concurrent_vs_posix_spawn::ROW,
+    neighbour::R01,
+    neighbour::R02,
+    neighbour::R03,
+    neighbour::R04,
+    neighbour::R07,
+    neighbour::R10,
+    neighbour::R15,
+    neighbour::R19,
+    neighbour::R20,
+    neighbour::R21,
 ];
 
 /// One `run("true")`, from the call to its answer, in milliseconds.

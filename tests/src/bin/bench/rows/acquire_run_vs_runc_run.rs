@@ -66,7 +66,7 @@ pub(super) async fn against(
 }
 
 /// Acquires a new sandbox and runs `true` in it, in milliseconds; then deletes it.
-async fn timed_acquire_and_run(client: &Client) -> Result<Vec<f64>> {
+pub(super) async fn timed_acquire_and_run(client: &Client) -> Result<Vec<f64>> {
     let started = Instant::now();
     let sandbox = client.sandbox(NAME).await?;
     sandbox.run("true").await?;
