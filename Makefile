@@ -147,7 +147,7 @@ bench-hardening: release ## what the protections of a sandbox cost, against the 
 	@.ci/deps.sh storage
 	@images/build.sh base target/release/lodge
 	$(CARGO) build --profile measured -p lodged --features lodged/weaken
-	LODGE_TEST_BINARIES=target/measured target/release/bench --samples $(SAMPLES) run_true_vs_without_protections acquire_run_vs_without_protections
+	LODGE_TEST_BINARIES=$(CURDIR)/target/measured target/release/bench --samples $(SAMPLES) run_true_vs_without_protections acquire_run_vs_without_protections
 
 bench-peers: ## install and start docker, containerd and runc for the bench; needs root
 	@$(call need_root,it installs packages and starts daemons)

@@ -118,6 +118,7 @@ impl Engine {
 
     /// Looks after ended runs, for as long as the daemon lives.
     pub fn keep_house(&self) {
+        super::movers::start();
         tokio::spawn(Arc::clone(&self.0.retention).keep());
     }
 

@@ -51,6 +51,8 @@ mod mask;
 mod output;
 /// Turns at moving output.
 mod turns;
+/// Threads that move output.
+mod movers;
 /// The pipes of a run.
 mod plumbing;
 /// The secrets of a run, where the holder keeps them.

@@ -20,6 +20,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, SetOnce};
 
 use super::log::{StreamLog, errno_of};
+use super::movers;
 use super::spool::Spool;
 use super::turns::Turns;
 use crate::fault;
@@ -242,7 +243,7 @@ impl Pump {
         let mut sink = self.sink.take().expect("a burst puts the sink back");
         let pipe = Arc::clone(&self.pipe);
         let mut size = self.size;
-        let task = tokio::task::spawn_blocking(move || {
+        let task = movers::spawn(move || {
             let _turn = turn;
             let stopped = sink.burst(&pipe, budget, &mut size);
             (sink, size, stopped)

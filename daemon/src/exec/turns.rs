@@ -38,7 +38,7 @@ impl Turns {
     }
 }
 
-fn all() -> usize {
+pub(super) fn all() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (2 * processors).max(4)
 }
