@@ -2,13 +2,14 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use lodge_kernel::block::LoopDevice;
 use lodge_kernel::mount::attr;
 use lodge_kernel::{block, ext4};
+use nix::errno::Errno;
 use rustix::fs::{AtFlags, FileType, Mode, StatVfs};
 
 use super::geometry::{BLOCK, Shape, blocks_of, held_back};
@@ -165,9 +166,17 @@ pub(super) fn beyond(limit: DiskLimit, blocks: u64) -> u64 {
         .max(held_back(blocks))
 }
 
-/// Holds blocks back in the mounted ext4 of a device: from then on nothing may take one of them.
+/// Holds blocks back in the mounted ext4 of a device: from then on nothing may take one of them. Of one that is unmounted meanwhile the
+/// error says so ([`is_unmounted`]).
 pub(super) fn hold_back(device: &str, blocks: u64) -> io::Result<()> {
-    std::fs::write(held_back_file(device), blocks.to_string())
+    // Never created: asked to, the kernel would say that it may not, where it should say that there is none.
+    let mut file = File::options().write(true).open(held_back_file(device))?;
+    file.write_all(blocks.to_string().as_bytes())
+}
+
+/// Whether a figure could not be read or written because its file system is not mounted any more.
+pub(super) fn is_unmounted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
 /// Blocks that are held back.
@@ -180,4 +189,20 @@ fn held_back_file(device: &str) -> PathBuf {
     ["/sys/fs/ext4", device, "reserved_clusters"]
         .iter()
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There is a directory of that name in which nothing can be held back, as there is for a moment of a layer that is being unmounted.
+    #[test]
+    fn a_layer_that_is_unmounted_meanwhile_is_told_as_such() {
+        for device in ["features", "lodge-none"] {
+            let held = hold_back(device, 1).expect_err("it is no device");
+            assert!(is_unmounted(&held), "{device}: {held:?}");
+            let now = held_back_now(device).expect_err("it is no device");
+            assert!(is_unmounted(&now), "{device}: {now:?}");
+        }
+    }
 }

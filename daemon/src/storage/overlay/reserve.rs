@@ -10,7 +10,6 @@
 //! second's worth of new files.
 
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +17,7 @@ use rustix::fs::StatVfs;
 
 use super::geometry::{BLOCK, Shape};
 use super::layer::{IMAGE, Layer};
-use super::mounted::{beyond, held_back_now, hold_back, mount};
+use super::mounted::{beyond, held_back_now, hold_back, is_unmounted, mount};
 use super::promised::{PART_OF_NEW, Promised};
 use super::{Settings, spares};
 use crate::storage::driver::{DiskLimit, StorageError};
@@ -164,7 +163,7 @@ impl Live {
         let wanted = beyond(self.limit(), space.f_blocks).max(not_shared);
         match hold_back(&self.device, wanted) {
             // Unmounted meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if is_unmounted(&error) => Ok(()),
             held => held.map_err(|e| StorageError::io("hold back", &self.layer.image(), e)),
         }
     }
