@@ -1,11 +1,13 @@
 //! Attacks A06 and A08 to A12: the lifecycle's calls, many at once, twice, at the wrong time, and under a fork bomb.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lodge_proto::v1::{self as pb, EndReason, SandboxState};
 use lodge_tests::api::{by_id, by_name, reason, refused};
 use lodge_tests::arena::Arena;
+use lodge_tests::cgroup;
 use lodge_tests::daemon::Daemon;
 use lodge_tests::room::Room;
 use lodge_tests::wait::{SOON, until};
@@ -248,4 +250,27 @@ async fn attack_a12_pause_during_a_fork_bomb() -> Result<()> {
     room.pause().await.ok();
     room.kill(&live.run_id).await?;
     arena.check().await
+}
+
+/// A daemon that was killed while it made a sandbox's groups leaves some of them: a delete takes these too, whichever they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn delete_takes_groups_that_a_cut_start_left() -> Result<()> {
+    let daemon = Daemon::new().await?;
+    let room = daemon.api().room("a").await?;
+    let made = cgroup::containing(&daemon.cgroup(), room.id())?;
+    let tops = made.iter().filter(|group| group.ends_with(room.id()));
+    let tops: Vec<_> = tops.cloned().collect();
+    ensure!(!tops.is_empty(), "{made:?}");
+    for left in 1..=tops.len() {
+        let room = daemon.api().room("a").await?;
+        room.stop().await?;
+        ensure!(cgroup::containing(&daemon.cgroup(), room.id())?.is_empty());
+        for top in &tops[..left] {
+            fs::create_dir(top.with_file_name(room.id()))?;
+        }
+        room.delete().await?;
+        let groups = cgroup::containing(&daemon.cgroup(), room.id())?;
+        ensure!(groups.is_empty(), "{left} of {tops:?}: {groups:?}");
+    }
+    Ok(())
 }

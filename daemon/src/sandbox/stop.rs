@@ -26,14 +26,16 @@ pub(super) fn end_processes(platform: &Platform, live: &Live, cause: Cause) -> R
 
 /// Ends what this daemon never knew: a damaged sandbox may have processes that an earlier one started. Blocks.
 pub(super) fn end_leftovers(platform: &Platform, id: &SandboxId) -> Result<()> {
-    if let Some(group) = existing_group(platform, id)? {
-        end_group(&group)?;
+    match existing_group(platform, id)? {
+        Some(group) => end_group(&group)?,
+        // A start that was cut off may have left some of them, and nothing else would take those away before the next daemon.
+        None => platform.cgroup_parent.discard(id.as_str())?,
     }
     remove_socket(platform, id);
     Ok(())
 }
 
-/// The cgroup that an earlier daemon made for a sandbox, if it is there.
+/// The cgroup that an earlier daemon made for a sandbox, if it is there and whole.
 pub(super) fn existing_group(platform: &Platform, id: &SandboxId) -> Result<Option<SandboxGroup>> {
     match platform.cgroup_parent.open(id.as_str()) {
         Ok(group) => Ok(Some(group)),
