@@ -16,7 +16,6 @@ use lodge_proto::v1 as pb;
 
 use crate::daemon::{Daemon, Images, Options};
 use crate::live::{Live, contains};
-use crate::redteam::WEAKEN;
 use crate::room::{Ran, Room};
 use crate::slot::UID_BLOCK;
 use crate::wait::until;
@@ -104,13 +103,9 @@ impl Arena {
         Self::build(Options::default(), limits).await
     }
 
-    /// With these limits for the attacker, and with protections switched off ([`Protection`](../../../daemon/kernel/src/protection.rs)).
+    /// With these limits for the attacker, and with protections switched off.
     pub async fn weakened(protections: &str, limits: pb::Limits) -> Result<Self> {
-        let options = Options {
-            env: vec![(WEAKEN.into(), protections.into())],
-            ..Options::default()
-        };
-        Self::build(options, limits).await
+        Self::build(Options::weakened(protections), limits).await
     }
 
     /// With this configuration of the daemon.

@@ -105,6 +105,16 @@ pub struct Options {
     pub state_fs: Option<StateFs>,
 }
 
+impl Options {
+    /// With protections switched off ([`redteam`](crate::redteam)).
+    pub fn weakened(protections: &str) -> Self {
+        Self {
+            env: vec![(WEAKEN.into(), protections.into())],
+            ..Self::default()
+        }
+    }
+}
+
 /// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {

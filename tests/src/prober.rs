@@ -69,20 +69,29 @@ pub fn program(body: &str) -> String {
 /// What the probe said, as `label → errno name`.
 pub fn answers(ran: &Ran) -> Result<BTreeMap<String, String>> {
     ran.exited(0).context("the probe itself failed")?;
-    let text = ran.text();
+    Ok(answers_in(&ran.text()))
+}
+
+fn answers_in(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().filter_map(|l| l.split_once(": "));
-    Ok(lines
+    lines
         .map(|(label, answer)| (label.to_owned(), answer.to_owned()))
-        .collect())
+        .collect()
 }
 
 /// Fails unless the probe got, for each label, one of these answers (joined by `|`).
 pub fn expect(ran: &Ran, expected: &[(&str, &str)]) -> Result<()> {
-    let answers = answers(ran)?;
+    ran.exited(0).context("the probe itself failed")?;
+    expect_in(&ran.text(), expected).with_context(|| ran.story())
+}
+
+/// The same of what a probe wrote, wherever it ran.
+pub fn expect_in(text: &str, expected: &[(&str, &str)]) -> Result<()> {
+    let answers = answers_in(text);
     for (label, wanted) in expected {
         let got = answers
             .get(*label)
-            .with_context(|| format!("no answer for {label}: {}", ran.story()))?;
+            .with_context(|| format!("no answer for {label}"))?;
         ensure!(
             wanted.split('|').any(|w| w == got),
             "{label} gave {got}, expected {wanted}"

@@ -11,15 +11,14 @@
 
 mod args; // which rows, how many samples
 mod docker; // Docker's HTTP API
-mod memory;
+mod memory; // proportional set sizes
 mod report; // the table and the file
-
 mod row; // what a row is, and how its two sides are measured in turn
 mod rows; // the rows, one file each
 mod runc; // runc's command line
 mod spawner; // posix_spawn + wait, in a process of its own
 mod stats; // percentiles
-mod world; // the daemon under test and the root file system that all sides share // proportional set sizes
+mod world; // the daemon under test and the root file system that all sides share
 
 use anyhow::{Result, bail};
 

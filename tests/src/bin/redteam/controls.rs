@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use lodge_tests::daemon::{Daemon, Options};
-use lodge_tests::redteam::{Row, WEAKEN};
+use lodge_tests::redteam::Row;
 
 use crate::probe;
 use crate::report::{Control, Outcome};
@@ -41,11 +41,7 @@ async fn fell(protections: &str, held: Result<bool>) -> Outcome {
 }
 
 async fn works_without(protections: &str) -> Result<()> {
-    let daemon = Daemon::start(Options {
-        env: vec![(WEAKEN.into(), protections.into())],
-        ..Options::default()
-    })
-    .await?;
+    let daemon = Daemon::start(Options::weakened(protections)).await?;
     let room = daemon.api().room("weak").await?;
     room.run("echo works").root().await?.exited(0)?;
     Ok(())

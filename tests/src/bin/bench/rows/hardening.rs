@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use lodge_client::Client;
 use lodge_tests::daemon::{Daemon, Options};
-use lodge_tests::redteam::WEAKEN;
 
 use super::acquire_run_vs_runc_run::against;
 use super::timed_run;
@@ -23,10 +22,7 @@ pub(crate) const RUN: Row = Row {
     goal: Goal::Ceiling(1.25),
     measure: |world, samples| {
         Box::pin(async move {
-            let weak = match Weak::start().await {
-                Ok(weak) => weak,
-                Err(_) => return Ok(not_measured()),
-            };
+            let weak = Weak::start().await?;
             let (strong, weak) = (&world.sandbox, weak.client.sandbox(NAME).await?);
             let own = async || timed_run(strong).await;
             in_turn(samples, Duration::ZERO, own, async || {
@@ -44,17 +40,10 @@ pub(crate) const ACQUIRE: Row = Row {
 };
 
 async fn acquire(world: &mut World, samples: usize) -> Result<Outcome> {
-    let weak = match Weak::start().await {
-        Ok(weak) => weak,
-        Err(_) => return Ok(not_measured()),
-    };
+    let weak = Weak::start().await?;
     let baseline =
         async || super::acquire_run_vs_runc_run::timed_acquire_and_run(&weak.client).await;
     against(&world.client, samples, baseline).await
-}
-
-fn not_measured() -> Outcome {
-    Outcome::NotMeasured("this lodged has no switch: make bench-hardening".into())
 }
 
 /// A daemon whose sandboxes have no protection that can be missed.
@@ -66,11 +55,11 @@ struct Weak {
 impl Weak {
     async fn start() -> Result<Self> {
         let daemon = Daemon::start(Options {
-            env: vec![(WEAKEN.into(), "all".into())],
             config: LOG_LEVEL.into(),
-            ..Options::default()
+            ..Options::weakened("all")
         })
-        .await?;
+        .await
+        .context("a lodged with the switch is wanted: make bench-hardening")?;
         Ok(Self {
             client: Client::connect(&daemon.endpoint()).await?,
             _daemon: daemon,

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 
 use super::timed_run;
-use crate::row::{Compared, Goal, Outcome, Row, Samples};
+use crate::row::{Compared, Goal, Measuring, Outcome, Row, Samples};
 use crate::world::World;
 
 /// Each attack is ended after this and begun anew.
@@ -21,6 +21,9 @@ const HEALTH_WITHIN: Duration = Duration::from_millis(100);
 const UNDER_WAY: usize = 20;
 const MIB: i64 = 1 << 20;
 
+/// How a row measures.
+type Measure = for<'a> fn(&'a mut World, usize) -> Measuring<'a>;
+
 struct Attack {
     /// Its id in the catalogue.
     id: &'static str,
@@ -29,13 +32,29 @@ struct Attack {
     limits: fn() -> pb::Limits,
 }
 
-const ATTACKS: [Attack; 10] = [
-    Attack {
+/// A row, with what is measured during its attack.
+const fn row(name: &'static str, measure: Measure) -> Row {
+    Row {
+        name,
+        unit: "ms",
+        baseline: "the same while the other sandbox is idle",
+        compared: Compared::P99,
+        goal: Goal::Ceiling(3.0),
+        measure,
+    }
+}
+
+pub(crate) const R01: Row = row("run_true_during_r01_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R01",
         script: "bomb() { bomb | bomb & }; bomb; sleep 100",
         limits: pb::Limits::default,
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R02: Row = row("run_true_during_r02_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R02",
         script: "python3 -c \"
 import os, signal
@@ -47,8 +66,12 @@ while True:
             if os.fork(): os._exit(0)
     except OSError: pass\"",
         limits: pb::Limits::default,
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R03: Row = row("run_true_during_r03_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R03",
         script: "python3 -c \"
 import threading, time
@@ -56,8 +79,12 @@ while True:
     try: threading.Thread(target=lambda: time.sleep(100)).start()
     except RuntimeError: pass\"",
         limits: pb::Limits::default,
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R04: Row = row("run_true_during_r04_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R04",
         script: "while :; do python3 -c 'b = []
 while True: b.append(bytearray(1 << 20))' & wait; done",
@@ -65,21 +92,33 @@ while True: b.append(bytearray(1 << 20))' & wait; done",
             memory_bytes: Some(256 * MIB),
             ..Default::default()
         },
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R07: Row = row("run_true_during_r07_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R07",
         script: "while :; do cat /dev/zero >/dev/shm/x; rm /dev/shm/x; done 2>/dev/null",
         limits: pb::Limits::default,
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R10: Row = row("run_true_during_r10_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R10",
         script: "cd; while :; do cat /dev/zero >big; rm big; done 2>/dev/null",
         limits: || pb::Limits {
             disk_bytes: Some(1024 * MIB),
             ..Default::default()
         },
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R15: Row = row("run_true_during_r15_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R15",
         script: "python3 -c \"
 import os
@@ -92,93 +131,36 @@ while True:
     except OSError: pass
     for f in kept: os.close(f)\"",
         limits: pb::Limits::default,
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R19: Row = row("run_true_during_r19_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R19",
         script: "for i in 1 2 3 4 5 6 7 8; do nice -n -20 sh -c 'while :; do :; done' & done 2>/dev/null; wait",
         limits: pb::Limits::default,
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R20: Row = row("run_true_during_r20_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R20",
         script: "yes",
         limits: pb::Limits::default,
-    },
-    Attack {
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
+
+pub(crate) const R21: Row = row("run_true_during_r21_vs_idle", |world, samples| {
+    const ATTACK: Attack = Attack {
         id: "R21",
         script: "yes & yes >&2",
         limits: pb::Limits::default,
-    },
-];
-
-/// A row of any of them.
-const ROW: Row = Row {
-    name: "",
-    unit: "ms",
-    baseline: "the same while the other sandbox is idle",
-    compared: Compared::P99,
-    goal: Goal::Ceiling(3.0),
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[0])),
-};
-
-pub(crate) const R01: Row = Row {
-    name: "run_true_during_r01_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[0])),
-    ..ROW
-};
-
-pub(crate) const R02: Row = Row {
-    name: "run_true_during_r02_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[1])),
-    ..ROW
-};
-
-pub(crate) const R03: Row = Row {
-    name: "run_true_during_r03_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[2])),
-    ..ROW
-};
-
-pub(crate) const R04: Row = Row {
-    name: "run_true_during_r04_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[3])),
-    ..ROW
-};
-
-pub(crate) const R07: Row = Row {
-    name: "run_true_during_r07_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[4])),
-    ..ROW
-};
-
-pub(crate) const R10: Row = Row {
-    name: "run_true_during_r10_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[5])),
-    ..ROW
-};
-
-pub(crate) const R15: Row = Row {
-    name: "run_true_during_r15_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[6])),
-    ..ROW
-};
-
-pub(crate) const R19: Row = Row {
-    name: "run_true_during_r19_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[7])),
-    ..ROW
-};
-
-pub(crate) const R20: Row = Row {
-    name: "run_true_during_r20_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[8])),
-    ..ROW
-};
-
-pub(crate) const R21: Row = Row {
-    name: "run_true_during_r21_vs_idle",
-    measure: |world, samples| Box::pin(during(world, samples, &ATTACKS[9])),
-    ..ROW
-};
+    };
+    Box::pin(during(world, samples, &ATTACK))
+});
 
 async fn during(world: &mut World, samples: usize, attack: &Attack) -> Result<Outcome> {
     let mut measured = Samples::default();
